@@ -1,0 +1,165 @@
+"""Engines generate: one inference server, embedded or remote."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relax_core.api.rows import StopReason
+from relax_core.api.weights import Acknowledgement, Bucket, Manifest
+
+
+class RequestClass(Enum):
+    """Whom a request serves; engines may schedule by it, and counters are kept apart."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+    JUDGE = "judge"
+    TEACHER = "teacher"
+    PROBE = "probe"
+
+
+class Capability(str, Enum):
+    """What an engine can do beyond plain sampling; a needed one that is missing is refused by name."""
+
+    SUPPORT_IDS = "support_ids"
+    """Returns the tokens that top-p and top-k left, so that a trainer can use the same support."""
+    STOP_STRINGS = "stop_strings"
+    ABORT_PARTIAL = "abort_partial"
+    UPDATE_IN_PLACE = "update_in_place"
+
+
+@dataclass(frozen=True)
+class SamplingParameters:
+    """How tokens are drawn. ``temperature`` 0 is greedy, with log-probs at temperature 1 over the whole vocabulary.
+
+    Args:
+        max_new_tokens: Upper bound of generated tokens.
+        temperature: Logits are divided by it.
+        top_p: Nucleus: the smallest set of most probable tokens whose probability reaches it; 1 keeps all.
+        top_k: The k most probable tokens; 0 keeps all. Applied before ``top_p``, both after the temperature.
+        stop: Strings that end the generation when they appear in the decoded text; the tokens are kept.
+        stop_token_ids: Token ids that end it, beside the model's own end-of-sequence ids.
+    """
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class GenerateRequest:
+    """One trajectory to generate.
+
+    Args:
+        key: Unique among the requests in flight.
+        prompt_ids: Token ids of the prompt, at least one.
+        sampling: How to draw.
+        seed: Seed of this trajectory alone; the same request with the same weights gives the same ids.
+        request_class: Whom it serves.
+        priority: Higher first.
+    """
+
+    key: str
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParameters
+    seed: int
+    request_class: RequestClass = RequestClass.TRAIN
+    priority: int = 0
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What an engine made of a request. All per-token fields have the length of ``token_ids``.
+
+    Args:
+        key: The request's key.
+        token_ids: Generated ids only, the stop token included.
+        logprobs: float32 log-probability of each id under exactly the request's temperature, top-p and top-k.
+        stop_reason: Why it ended.
+        segments: ``(start, version)``: from which generated token on which weight version was used; the first
+            start is 0, unless nothing was generated.
+        support: Per token, the int32 ids that top-p and top-k left (the sampled one among them); ``None`` when neither
+            was set.
+    """
+
+    key: str
+    token_ids: tuple[int, ...]
+    logprobs: npt.NDArray[np.float32]
+    stop_reason: StopReason
+    segments: tuple[tuple[int, int], ...]
+    support: tuple[npt.NDArray[np.int32], ...] | None = None
+
+
+@dataclass(frozen=True)
+class Health:
+    """State of an engine: ``healthy``, requests ``running`` and ``waiting``, weight ``version``, ``detail``."""
+
+    healthy: bool
+    running: int
+    waiting: int
+    version: int
+    detail: str = ""
+
+
+class Engine(ABC):
+    """One inference server. Its weights are its own: it never aliases a trainer's parameters."""
+
+    capabilities: frozenset[Capability] = frozenset()
+
+    def __init__(self, config: Any, context: Any) -> None: ...
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Loads the model of ``context.model``; its version is 0."""
+
+    @abstractmethod
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Generates one trajectory; requests awaited together are batched, and a prompt they share is computed once.
+
+        Raises:
+            RelaxError: The request is not possible (empty prompt, too long, missing capability) or the engine failed.
+        """
+
+    @abstractmethod
+    async def abort(self, keys: Sequence[str] | None = None) -> None:
+        """Ends the named requests, or all: their ``generate`` returns what they have with ``StopReason.ABORT``."""
+
+    @abstractmethod
+    async def pause(self) -> None:
+        """Returns when no token is being computed; requests stay."""
+
+    @abstractmethod
+    async def resume(self) -> None:
+        """Goes on after ``pause``."""
+
+    @abstractmethod
+    async def update(self, manifest: Manifest, buckets: Iterable[Bucket]) -> Acknowledgement:
+        """Takes over a publication whole, flushes every cache that old weights computed, and only then acknowledges.
+
+        Raises:
+            WeightSyncError: A name, shape, dtype or checksum of the manifest was not met; the engine must not be used.
+        """
+
+    @abstractmethod
+    async def release(self, what: frozenset[str] = frozenset({"weights", "cache"})) -> None:
+        """Gives device memory back while another role has its turn."""
+
+    @abstractmethod
+    async def restore(self) -> None:
+        """Takes the memory again; released weights must be published anew before the next request."""
+
+    @abstractmethod
+    async def health(self) -> Health:
+        """Present state; cheap."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Ends the engine; requests in flight fail."""

@@ -1,0 +1,118 @@
+"""Trainers hold the policy and its optimizer; one instance per rank."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from relax_core.api.columns import Column, IntArray, Table
+
+if TYPE_CHECKING:
+    from relax_core.api.algorithm import Loss
+    from relax_core.api.tokens import Tokens
+    from relax_core.api.weights import Publication
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Rows that go through the model together. Empty ones are allowed and weigh nothing.
+
+    Args:
+        table: Rows with ``tokens``, ``loss_mask`` and what the loss reads. ``support_ids`` and ``support_counts``, when
+            present, restrict the softmax at each trainable token to the ids that the rollout could have drawn.
+        group_rows: int64 ``[n]``: rows with a trainable token in the row's group, in the whole update.
+        group_tokens: int64 ``[n]``: trainable tokens of the row's group, in the whole update.
+        temperature: Logits are divided by it before every log-probability and entropy.
+    """
+
+    table: Table
+    group_rows: IntArray
+    group_tokens: IntArray
+    temperature: float = 1.0
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums over the micro-batches of one ``accumulate`` on one rank, in float64; add them up over calls and ranks.
+
+    Args:
+        value: Σ value · weight of the loss.
+        weight: Σ weight.
+        metrics: By name ``(sum, count)``.
+        tokens: Tokens that went through the model, padding apart.
+    """
+
+    value: float = 0.0
+    weight: float = 0.0
+    metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    tokens: int = 0
+
+    def __add__(self, other: Sums) -> Sums:
+        names = {**self.metrics, **other.metrics}
+        metrics = {}
+        for name in names:
+            left, right = self.metrics.get(name, (0.0, 0.0)), other.metrics.get(name, (0.0, 0.0))
+            metrics[name] = (left[0] + right[0], left[1] + right[1])
+        return Sums(self.value + other.value, self.weight + other.weight, metrics, self.tokens + other.tokens)
+
+
+class Trainer(ABC):
+    """The policy, its gradients, its optimizer."""
+
+    def __init__(self, config: Any, context: Any) -> None: ...
+
+    @abstractmethod
+    def start(self) -> None:
+        """Loads the model of ``context.model`` and prepares the optimizer."""
+
+    @abstractmethod
+    def forward(self, batches: Sequence[MicroBatch], outputs: frozenset[str]) -> Mapping[str, Column]:
+        """Per-token float32 columns without gradient, for all rows of all batches in order.
+
+        Names are those of ``outputs`` (``logprobs``, ``entropy``). Entries at places that are not trainable are 0.
+        Does not disturb gradients that are being accumulated.
+        """
+
+    @abstractmethod
+    def accumulate(self, batches: Sequence[MicroBatch], loss: Callable[[Tokens], Loss]) -> Sums:
+        """Adds the gradient of Σ value · weight; undivided. Any number of calls before one ``apply``."""
+
+    @abstractmethod
+    def apply(self, denominator: float) -> Mapping[str, float]:
+        """Divides the gradient by the global Σ weight, clips it, makes one optimizer step and clears it.
+
+        A zero denominator, or a gradient that is not finite, changes nothing.
+
+        Returns:
+            ``grad_norm`` before clipping, ``learning_rate``, ``skipped`` (1 when nothing was changed).
+
+        Raises:
+            TrainingError: Too many updates in a row were not finite.
+        """
+
+    @abstractmethod
+    def publish(self, version: int) -> Publication:
+        """The present weights under Hugging Face names in the compute dtype."""
+
+    @abstractmethod
+    def release(self, what: frozenset[str]) -> None:
+        """Moves ``weights``, ``optimizer`` or ``gradients`` off the device while another role has its turn."""
+
+    @abstractmethod
+    def restore(self) -> None:
+        """Takes back what was released."""
+
+    @abstractmethod
+    def save(self, directory: Path) -> None:
+        """Writes a Hugging Face folder (weights, config, tokenizer) and the optimizer's state into ``directory``."""
+
+    @abstractmethod
+    def load(self, directory: Path) -> None:
+        """Restores exactly what ``save`` wrote: the next update equals that of the unbroken run."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees everything."""

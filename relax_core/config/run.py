@@ -1,0 +1,111 @@
+"""The sections of a run. Component sections (`algorithm`, `trainer`, ...) are added by :mod:`relax_core.config.load`."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from relax_core.config.base import Config, ModelConfig
+
+
+class SamplingConfig(Config):
+    """How tokens are drawn."""
+
+    max_new_tokens: int = Field(512, ge=1)
+    temperature: float = Field(1.0, ge=0, description="0 is greedy; not allowed in training.")
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0, description="0 keeps all.")
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+
+
+class PromptConfig(Config):
+    """How a task's prompt becomes token ids."""
+
+    format: Literal["auto", "text", "chat"] = Field(
+        "auto", description="`auto`: messages go through the chat template, plain text as it is."
+    )
+    max_tokens: int | None = Field(None, ge=1, description="Longer prompts are dropped and counted.")
+
+
+class BatchConfig(Config):
+    """The groups between two publications of weights."""
+
+    tasks: int = Field(32, ge=1, description="Groups per batch.")
+    samples_per_task: int = Field(8, ge=1, description="Trajectories per group.")
+    updates_per_batch: int = Field(1, ge=1, description="Optimizer steps per pass over a batch; divides `tasks`.")
+    epochs_per_batch: int = Field(1, ge=1, description="Passes over a batch.")
+    tokens_per_micro_batch: int = Field(16384, ge=1, description="Padded tokens that go through the model together.")
+    old: Literal["trainer", "rollout"] = Field(
+        "trainer", description="Proximal policy of a ratio: the trainer at the start of the batch, or the engine."
+    )
+    max_dropped_in_row: int = Field(
+        256, ge=1, description="Groups dropped in a row, without one trained, that end the run with their reasons."
+    )
+
+
+class EvalConfig(Config):
+    """Held-out evaluation; `dataset` and `reward` are component sections, `reward` is the run's where absent."""
+
+    every: int = Field(20, ge=0, description="Updates between evaluations; 0: only first and last.")
+    tasks: int | None = Field(None, ge=1, description="Only so many tasks, the first of the dataset.")
+    samples_per_task: int = Field(1, ge=1)
+    sampling: SamplingConfig = Field(SamplingConfig(temperature=0.0))
+
+
+class WarmupConfig(Config):
+    """A supervised stage before the main one; `algorithm`, `dataset` and `trainer` are component sections.
+
+    `trainer` keys replace those of the run's trainer for this stage; `dataset` is the run's where absent.
+    """
+
+    updates: int = Field(0, ge=0)
+    tasks: int = Field(64, ge=1, description="Rows per update.")
+
+
+class CheckpointConfig(Config):
+    """When and how many checkpoints; the last update always has one."""
+
+    every: int = Field(0, ge=0, description="Updates between checkpoints; 0: only the last.")
+    keep: int = Field(2, ge=1, description="Newest checkpoints kept.")
+
+
+class ProbeConfig(Config):
+    """The same tokens through engine and trainer, before the first update and after each publication."""
+
+    every: int = Field(1, ge=0, description="Publications between probes; 0 switches the probe off.")
+    tokens: int = Field(2, ge=1, description="Tokens generated per probe.")
+    tolerance: float | None = Field(
+        None, gt=0, description="Largest accepted difference of log-probabilities; by dtype when absent: 1e-3, 0.1."
+    )
+    on_mismatch: Literal["fail", "warn"] = "fail"
+
+
+class TimeoutConfig(Config):
+    """Deadlines in seconds; each names what it waited for when it passes."""
+
+    generation: float = Field(1800.0, gt=0, description="One group, or one evaluation.")
+    weight_sync: float = Field(600.0, gt=0, description="One publication to all engines.")
+
+
+class RunSections(Config):
+    """Everything of a run that is not a component."""
+
+    name: str | None = Field(None, description="Name of the run's folder; by default from the file and the time.")
+    runs_dir: Path = Path("runs")
+    seed: int = Field(0, ge=0)
+    mode: Literal["colocate", "hybrid", "fully_async"] = "colocate"
+    max_staleness: int = Field(0, ge=0, description="Versions a trained token may lag behind the trainer.")
+    device: str = Field("auto", description="`auto`, `cpu`, `cuda`, ...")
+    threads: int = Field(0, ge=0, description="CPU threads of torch; 0 leaves its default.")
+    updates: int | None = Field(None, ge=1, description="Optimizer steps of the main stage; or give `epochs`.")
+    epochs: int | None = Field(None, ge=1, description="Passes over the dataset, when `updates` is absent.")
+    model: ModelConfig = ModelConfig()
+    prompt: PromptConfig = PromptConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    batch: BatchConfig = BatchConfig()
+    eval: EvalConfig | None = None
+    warmup: WarmupConfig = WarmupConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    probe: ProbeConfig = ProbeConfig()
+    timeouts: TimeoutConfig = TimeoutConfig()

@@ -1,0 +1,1 @@
+"""How rows become batches: pure functions and small state, no I/O."""

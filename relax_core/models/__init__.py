@@ -1,0 +1,1 @@
+"""Model folders: making tiny ones, loading tokenizers, turning prompts into ids."""
