@@ -1,15 +1,31 @@
-"""The program ``relax``."""
+"""The program ``relax``: its commands, each in a module of its own that imports heavy packages only when it runs."""
+
+from typing import Annotated
 
 import typer
 
-app = typer.Typer()
+from relax_core._version import __version__
+from relax_core.cli import exits, plugins
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+app.add_typer(plugins.app, name="plugins")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"relax {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def program() -> None:
-    """Relax."""
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Reinforcement learning for the post-training of language models."""
 
 
 def main() -> None:
-    """Run."""
-    app()
+    """Entry point of the console script."""
+    exits.run(app)

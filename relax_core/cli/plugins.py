@@ -1,0 +1,129 @@
+"""``relax plugins``: what is installed, and why something is not usable."""
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from relax_core.component import Component
+    from relax_core.discovery import PluginRecord
+
+app = typer.Typer(no_args_is_help=True, help="Show installed plugins and their components.")
+
+JSON_SCHEMA_VERSION = 1
+
+
+class Format(StrEnum):
+    """How a listing is written."""
+
+    text = "text"
+    json = "json"
+
+
+@app.command("list")
+def list_plugins(
+    format: Annotated[Format, typer.Option(help="`json` is stable and complete.")] = Format.text,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 1 if a plugin that is not disabled is not ok.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Also load times and tracebacks.")] = False,
+) -> None:
+    """List every installed plugin with its status; never fails because of one of them."""
+    from relax_core.registry import registry
+
+    plugins = registry().plugins
+    if format is Format.json:
+        _print_json(plugins)
+    else:
+        _print_table(plugins, verbose)
+    unusable = [plugin.name for plugin in plugins if plugin.status not in ("ok", "disabled")]
+    if strict and unusable:
+        typer.echo(f"relax: not usable: {', '.join(unusable)}", err=True)
+        raise typer.Exit(1)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="Name of the distribution, as `relax plugins list` prints it.")],
+) -> None:
+    """Show a plugin: requirements, components with their configuration keys, and its traceback if it is broken."""
+    from relax_core.hooks import section
+    from relax_core.registry import registry
+
+    plugin = registry().plugin(name)
+    print(f"{plugin.name} {plugin.version}  {plugin.status}")
+    if plugin.detail:
+        print(plugin.detail)
+    for line in plugin.requirements:
+        print(f"requires {line}")
+    for kind, components in plugin.components.items():
+        for component in components:
+            print(f"\n{section(kind)} {component.name}  {component.summary}")
+            _print_keys(component)
+    if plugin.traceback:
+        print(f"\n{plugin.traceback}", end="")
+
+
+def _print_table(plugins: "list[PluginRecord]", verbose: bool) -> None:
+    rows = [["plugin", "version", "components", "status", "detail"]]
+    for plugin in plugins:
+        count = sum(len(components) for components in plugin.components.values())
+        rows.append([plugin.name, plugin.version, str(count), plugin.status, plugin.detail])
+    if verbose:
+        for row, time in zip(rows, ["load ms", *(f"{plugin.load_ms:.1f}" for plugin in plugins)], strict=True):
+            row.insert(3, time)
+    _print_columns(rows)
+    for plugin in plugins:
+        if verbose and plugin.traceback:
+            print(f"\n{plugin.name}\n{plugin.traceback}", end="")
+
+
+def _print_json(plugins: "list[PluginRecord]") -> None:
+    import json
+
+    from relax_core._version import __version__
+
+    listed = [
+        {
+            "name": plugin.name,
+            "version": plugin.version,
+            "status": plugin.status,
+            "detail": plugin.detail,
+            "components": {kind: [component.name for component in of] for kind, of in plugin.components.items()},
+            "load_ms": round(plugin.load_ms, 3),
+            "traceback": plugin.traceback or None,
+        }
+        for plugin in plugins
+    ]
+    print(json.dumps({"schema": JSON_SCHEMA_VERSION, "core": __version__, "plugins": listed}, indent=2))
+
+
+def _print_keys(component: "Component") -> None:
+    """Prints the keys of a component's section: name, type, default and description."""
+    from inspect import formatannotation
+
+    from relax_core.api.errors import PluginError
+    from relax_core.registry import load_target
+
+    try:
+        fields = load_target(component.config).model_fields
+    except PluginError as error:
+        print(f"  {error}")
+        return
+    _print_columns(
+        [
+            [f"  {key}", formatannotation(field.annotation), _default(field), field.description or ""]
+            for key, field in fields.items()
+        ]
+    )
+
+
+def _default(field: Any) -> str:
+    return "required" if field.is_required() else f"= {field.get_default(call_default_factory=True)!r}"
+
+
+def _print_columns(rows: list[list[str]]) -> None:
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -1,0 +1,130 @@
+"""Finds a component by the name a configuration writes, and says what is wrong when it cannot be used."""
+
+import importlib
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from relax_core.api.errors import ConfigError, PluginError
+from relax_core.component import Component
+from relax_core.discovery import PluginRecord, discover
+from relax_core.hooks import section
+from relax_core.suggestions import did_you_mean
+
+WELL_KNOWN = {
+    "grpo": "relax-algos",
+    "sft": "relax-algos",
+    "megatron": "relax-megatron",
+    "sglang": "relax-sglang",
+    "vllm": "relax-vllm",
+}
+"""Where components live that a configuration may name before their plugin is installed."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A component and the plugin that offers it."""
+
+    plugin: PluginRecord
+    component: Component
+
+
+class Registry:
+    """The installed plugins and what they offer.
+
+    Args:
+        plugins: What became of each installed plugin, by name.
+    """
+
+    def __init__(self, plugins: list[PluginRecord]) -> None:
+        self.plugins = plugins
+
+    @classmethod
+    def load(cls) -> "Registry":
+        """Loads every installed plugin. A command uses :func:`registry`, which does so once."""
+        return cls(discover())
+
+    def plugin(self, name: str) -> PluginRecord:
+        """The plugin of this name.
+
+        Raises:
+            ConfigError: No such plugin is installed.
+        """
+        for plugin in self.plugins:
+            if plugin.name == name:
+                return plugin
+        installed = [plugin.name for plugin in self.plugins]
+        raise ConfigError(f"no plugin {name!r}{did_you_mean(name, installed)}; installed: {', '.join(installed)}")
+
+    def offers(self, kind: str) -> list[Found]:
+        """Every component of one kind, one of :data:`relax_core.hooks.KINDS`, also those without their backend."""
+        return [Found(plugin, component) for plugin in self.plugins for component in plugin.components.get(kind, ())]
+
+    def find(self, kind: str, name: str) -> Found:
+        """The component of a kind, one of :data:`relax_core.hooks.KINDS`, by its name or as ``plugin/name``.
+
+        Raises:
+            ConfigError: The name is not offered, or by several plugins.
+            PluginError: It belongs to a plugin that is not usable; names the plugin and the reason.
+        """
+        owner, _, bare = name.rpartition("/")
+        if owner:
+            _require_usable(self.plugin(owner))
+        offers = [
+            found for found in self.offers(kind) if found.component.name == bare and owner in ("", found.plugin.name)
+        ]
+        if not offers:
+            self._blame_unusable(bare)
+            raise ConfigError(self._unknown(kind, bare))
+        if len(offers) > 1:
+            raise ConfigError(
+                f"{section(kind)} {bare!r} is offered by {' and '.join(found.plugin.name for found in offers)}; "
+                f"write {offers[0].plugin.name}/{bare}"
+            )
+        _require_usable(offers[0].plugin)
+        return offers[0]
+
+    def _blame_unusable(self, name: str) -> None:
+        """Raises PluginError if a plugin that offers nothing is the one that by its own name should offer this."""
+        for plugin in self.plugins:
+            own = {plugin.name, plugin.name.removeprefix("relax-"), *plugin.entry_points}
+            if not plugin.components and (name in own or plugin.name == WELL_KNOWN.get(name)):
+                _require_usable(plugin)
+
+    def _unknown(self, kind: str, name: str) -> str:
+        installed = sorted({found.component.name for found in self.offers(kind)})
+        parts = [f"no {section(kind)} {name!r}{did_you_mean(name, installed)}"]
+        owner = WELL_KNOWN.get(name)
+        if owner and owner not in [plugin.name for plugin in self.plugins]:
+            parts.append(f"it comes with {owner}: pip install {owner}")
+        parts.append(f"installed: {', '.join(installed) or 'none'}")
+        broken = [
+            f"{plugin.name} ({plugin.status}: {plugin.detail})" for plugin in self.plugins if not plugin.components
+        ]
+        if broken:
+            parts.append(f"not loaded: {', '.join(broken)}")
+        return "; ".join(parts)
+
+
+@cache
+def registry() -> Registry:
+    """The plugins of this process, loaded at the first call."""
+    return Registry.load()
+
+
+def load_target(target: str) -> Any:
+    """The class behind ``"package.module:Class"``.
+
+    Raises:
+        PluginError: It cannot be imported; with the reason.
+    """
+    module, _, name = target.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"cannot import {target}: {type(error).__name__}: {error}") from error
+
+
+def _require_usable(plugin: PluginRecord) -> None:
+    if plugin.status != "ok":
+        raise PluginError(f"plugin {plugin.name} is not usable ({plugin.status}): {plugin.detail}")
