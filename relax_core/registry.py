@@ -54,7 +54,7 @@ class Registry:
             if plugin.name == name:
                 return plugin
         installed = [plugin.name for plugin in self.plugins]
-        raise ConfigError(f"no plugin {name!r}{did_you_mean(name, installed)}; installed: {', '.join(installed)}")
+        raise ConfigError(f"no plugin {name!r}{did_you_mean(name, installed)} (installed: {', '.join(installed)})")
 
     def offers(self, kind: str) -> list[Found]:
         """Every component of one kind, one of :data:`relax_core.hooks.KINDS`, also those without their backend."""
@@ -70,19 +70,20 @@ class Registry:
         owner, _, bare = name.rpartition("/")
         if owner:
             _require_usable(self.plugin(owner))
-        offers = [
+        matching = [
             found for found in self.offers(kind) if found.component.name == bare and owner in ("", found.plugin.name)
         ]
-        if not offers:
-            self._blame_unusable(bare)
-            raise ConfigError(self._unknown(kind, bare))
-        if len(offers) > 1:
+        if not matching:
+            if not owner:
+                self._blame_unusable(bare)
+            raise ConfigError(self._unknown(kind, bare, owner))
+        if len(matching) > 1:
+            plugins = [found.plugin.name for found in matching]
             raise ConfigError(
-                f"{section(kind)} {bare!r} is offered by {' and '.join(found.plugin.name for found in offers)}; "
-                f"write {offers[0].plugin.name}/{bare}"
+                f"{section(kind)} {bare!r} is offered by {' and '.join(plugins)}; write {plugins[0]}/{bare}"
             )
-        _require_usable(offers[0].plugin)
-        return offers[0]
+        _require_usable(matching[0].plugin)
+        return matching[0]
 
     def _blame_unusable(self, name: str) -> None:
         """Raises PluginError if a plugin that offers nothing is the one that by its own name should offer this."""
@@ -91,19 +92,21 @@ class Registry:
             if not plugin.components and (name in own or plugin.name == WELL_KNOWN.get(name)):
                 _require_usable(plugin)
 
-    def _unknown(self, kind: str, name: str) -> str:
-        installed = sorted({found.component.name for found in self.offers(kind)})
-        parts = [f"no {section(kind)} {name!r}{did_you_mean(name, installed)}"]
-        owner = WELL_KNOWN.get(name)
-        if owner and owner not in [plugin.name for plugin in self.plugins]:
-            parts.append(f"it comes with {owner}: pip install {owner}")
-        parts.append(f"installed: {', '.join(installed) or 'none'}")
-        broken = [
-            f"{plugin.name} ({plugin.status}: {plugin.detail})" for plugin in self.plugins if not plugin.components
-        ]
+    def _unknown(self, kind: str, name: str, owner: str) -> str:
+        offers = self.offers(kind)
+        near = [found.component.name for found in offers if owner in ("", found.plugin.name)]
+        message = f"no {section(kind)} {name!r}{f' in {owner}' if owner else ''}{did_you_mean(name, near)}"
+        home = WELL_KNOWN.get(name)
+        if home and home not in [plugin.name for plugin in self.plugins]:
+            message += f"; it comes with {home}: pip install {home}"
+        installed = sorted({found.component.name for found in offers})
+        message += f" (installed: {', '.join(installed) or 'none'}"
+        broken = [plugin for plugin in self.plugins if not plugin.components]
         if broken:
-            parts.append(f"not loaded: {', '.join(broken)}")
-        return "; ".join(parts)
+            message += (
+                f"; not loaded: {', '.join(f'{plugin.name}, {plugin.status}: {plugin.detail}' for plugin in broken)}"
+            )
+        return f"{message})"
 
 
 @cache

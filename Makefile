@@ -1,0 +1,55 @@
+# quickstart | test | test-slow | lint. Each sets up what it needs in $(VENV); nothing but Python has to be there.
+PYTHON ?= python3
+VENV ?= .venv
+# Which build of PyTorch to fetch: cpu, auto (by the GPU of this machine), cu126, ...
+TORCH_BACKEND ?= cpu
+
+# Without bytecode every process would compile torch and transformers again.
+unexport PYTHONDONTWRITEBYTECODE
+
+# A folder with the CPU build of PyTorch, if this machine has one; pip's own settings name it.
+WHEELS ?= $(or $(PIP_FIND_LINKS),$(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null))
+TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+comma := ,
+empty :=
+space := $(empty) $(empty)
+ifneq ($(and $(filter cpu,$(TORCH_BACKEND)),$(wildcard $(addsuffix /torch-$(TORCH)+cpu-*,$(WHEELS)))),)
+  export UV_FIND_LINKS := $(subst $(space),$(comma),$(strip $(WHEELS)))
+  TORCH_FROM :=
+else
+  TORCH_FROM := --torch-backend $(TORCH_BACKEND)
+endif
+
+INSTALL = $(VENV)/bin/uv pip install --python $(VENV)/bin/python $(TORCH_FROM) -c constraints.txt -b constraints.txt
+PROJECTS := pyproject.toml $(wildcard plugins/*/pyproject.toml)
+EDITABLE := -e . $(patsubst %/pyproject.toml,-e %,$(wildcard plugins/*/pyproject.toml))
+PYTEST = OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 $(VENV)/bin/pytest -n 2 --dist loadfile
+
+.PHONY: quickstart test test-slow lint
+
+quickstart: $(VENV)/.quickstart
+	$(VENV)/bin/relax train examples/quickstart/text.yaml $(if $(SEED),--set seed=$(SEED))
+
+test: $(VENV)/.develop
+	$(PYTEST) -m "not slow"
+
+test-slow: $(VENV)/.develop
+	$(PYTEST) -m slow
+
+lint: $(VENV)/.develop
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+$(VENV)/bin/uv:
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Relax needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install -q uv==0.13.9
+
+$(VENV)/.quickstart: $(VENV)/bin/uv $(PROJECTS) constraints.txt
+	$(INSTALL) $(EDITABLE)
+	touch $@
+
+$(VENV)/.develop: $(VENV)/.quickstart
+	$(INSTALL) -e '.[dev,tasks]'
+	touch $@

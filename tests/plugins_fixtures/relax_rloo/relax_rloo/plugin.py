@@ -1,0 +1,9 @@
+"""Registers the algorithm."""
+
+from relax_core import Component, hookimpl
+
+
+@hookimpl
+def relax_algorithms() -> list[Component]:
+    """The one algorithm of this plugin."""
+    return [Component("rloo", "relax_rloo.rloo:RLOO", "relax_rloo.config:RLOOConfig", "Leave-one-out baseline.")]
