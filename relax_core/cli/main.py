@@ -5,9 +5,13 @@ from typing import Annotated
 import typer
 
 from relax_core._version import __version__
-from relax_core.cli import exits, plugins
+from relax_core.cli import config, exits, plugins
+from relax_core.cli.train import plan, train
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+app.command()(train)
+app.command()(plan)
+app.add_typer(config.app, name="config")
 app.add_typer(plugins.app, name="plugins")
 
 
