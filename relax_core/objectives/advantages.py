@@ -1,0 +1,62 @@
+"""Advantages relative to the group: the other answers to the same task are the baseline (GRPO, arXiv 2402.03300)."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from relax_core.api.columns import IntArray
+
+FloatArray = npt.NDArray[np.float64]
+LARGEST = np.finfo(np.float64).max
+
+
+def group_relative_advantages(
+    rewards: FloatArray, groups: IntArray, normalize_by_std: bool = True, epsilon: float = 1e-6
+) -> FloatArray:
+    """Reward minus the group's mean, over the group's standard deviation.
+
+        A_i = (r_i - mean(r)) / (std(r) + epsilon)    std with n - 1 in the denominator, as TRL and verl have it
+        A_i =  r_i - mean(r)                          without ``normalize_by_std`` (Dr. GRPO, arXiv 2503.20783)
+
+    Deviations are taken from the group's first reward and scaled to [-1, 1] before anything is summed. So equal rewards
+    give exactly 0, whatever the number (0.1 has no exact mean), and no finite rewards overflow: normalised advantages
+    never exceed ``(n - 1) / sqrt(n)`` in magnitude. Without normalisation they are in the unit of the rewards, and
+    saturate at the largest float64. A group of one has advantage 0.
+
+    Args:
+        rewards: ``[n]`` finite.
+        groups: ``[n]`` group of each trajectory, in any order.
+        normalize_by_std: Whether to divide by the standard deviation.
+        epsilon: Added to it, in the unit of the rewards; positive.
+
+    Returns:
+        ``[n]``. The other groups have no influence on a group's numbers.
+    """
+    _, first, group = np.unique(groups, return_index=True, return_inverse=True)
+    halves = rewards / 2  # the difference of two halves always fits into a float64
+    deviations = halves - halves[first][group]
+    scale = np.zeros(len(first))
+    np.maximum.at(scale, group, np.abs(deviations))
+    scale[scale == 0] = 1.0
+    scaled = deviations / scale[group]
+    counts = np.bincount(group)
+    centred = scaled - (np.bincount(group, scaled) / counts)[group]
+    if not normalize_by_std:
+        return np.clip(centred * scale[group], -LARGEST / 2, LARGEST / 2) * 2
+    std = np.sqrt(np.bincount(group, centred**2) / np.maximum(counts - 1, 1))
+    with np.errstate(over="ignore"):  # rewards that differ by next to nothing: an infinite divisor, advantage 0
+        divisor = std + epsilon / 2 / scale
+    advantages: FloatArray = centred / divisor[group]
+    return advantages
+
+
+def has_signal(rewards: FloatArray, groups: IntArray) -> npt.NDArray[np.bool_]:
+    """``[n]``: whether the rewards of the trajectory's group differ at all.
+
+    This is decided on the group, never on one advantage: with rewards 0, 0.5 and 1 the middle one has advantage 0 in a
+    group that does carry signal.
+    """
+    _, first, group = np.unique(groups, return_index=True, return_inverse=True)
+    differs = rewards != rewards[first][group]
+    return (np.bincount(group, differs) > 0)[group]
