@@ -26,7 +26,7 @@ class RewardConfig(Config):
     """Settings every reward has; what to do with an error is the run's policy, not the reward's."""
 
     weight: float = Field(1.0, description="Factor of this reward in the sum of all rewards.")
-    timeout_seconds: float = Field(30.0, gt=0, description="Longest time for one trajectory; a helper process is killed.")
+    timeout_seconds: float = Field(30.0, gt=0, description="Longest time for one trajectory; its process is killed.")
     on_error: Literal["fail", "drop"] = Field(
         "fail", description="A reward that raises, hangs or returns NaN: end the run, or drop the whole group, counted."
     )
@@ -58,7 +58,7 @@ class ModelConfig(Config):
     init: dict[str, object] | None = Field(
         None, description="Keyword arguments of transformers' AutoConfig (`model_type` first); random weights by seed."
     )
-    tokenizer: str = Field("bytes", description="With `init`: `bytes` (256 byte pieces and Qwen's specials) or a folder.")
+    tokenizer: str = Field("bytes", description="With `init`: `bytes` (256 bytes and Qwen's specials) or a folder.")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Compute dtype; masters are float32.")
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     trust_remote_code: bool = False

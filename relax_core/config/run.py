@@ -1,4 +1,4 @@
-"""The sections of a run. Component sections (`algorithm`, `trainer`, ...) are added by :mod:`relax_core.config.load`."""
+"""Everything of a run that is not a component; :mod:`relax_core.config.sections` lists the sections that are."""
 
 from pathlib import Path
 from typing import Literal
@@ -17,6 +17,12 @@ class SamplingConfig(Config):
     top_k: int = Field(0, ge=0, description="0 keeps all.")
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+
+
+class EvalSamplingConfig(SamplingConfig):
+    """How tokens are drawn in an evaluation: greedily, unless told otherwise."""
+
+    temperature: float = Field(0.0, ge=0, description="0 is greedy.")
 
 
 class PromptConfig(Config):
@@ -50,7 +56,7 @@ class EvalConfig(Config):
     every: int = Field(20, ge=0, description="Updates between evaluations; 0: only first and last.")
     tasks: int | None = Field(None, ge=1, description="Only so many tasks, the first of the dataset.")
     samples_per_task: int = Field(1, ge=1)
-    sampling: SamplingConfig = Field(SamplingConfig(temperature=0.0))
+    sampling: EvalSamplingConfig = EvalSamplingConfig()
 
 
 class WarmupConfig(Config):

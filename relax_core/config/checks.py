@@ -1,0 +1,130 @@
+"""What keys of a run ask of one another. Each check yields the key that is wrong, and one line about it."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from relax_core.api.algorithm import Requirements
+from relax_core.config.base import AlgorithmConfig, TrainerConfig
+from relax_core.config.problems import Key
+from relax_core.config.run import RunSections
+from relax_core.config.run_config import RunConfig
+from relax_core.config.selection import Selected
+from relax_core.config.suggest import path_suggestion
+
+Finding = tuple[Key, str]
+
+_UNUSED_WHEN_SUPERVISED: Final = (
+    *(("sampling", name) for name in ("max_new_tokens", "temperature", "top_p", "top_k", "stop", "stop_token_ids")),
+    ("batch", "samples_per_task"),
+    ("batch", "old"),
+)
+
+
+def check(config: RunConfig) -> Iterator[Finding]:
+    """Everything that is wrong between keys which are right on their own."""
+    requirements = requirements_of(config.algorithm)
+    yield from _check_mode(config.run)
+    yield from _check_model(config.run)
+    yield from _check_length(config.run)
+    yield from _check_batch(config.run)
+    if requirements.supervised:
+        yield from _check_supervised(config)
+    else:
+        yield from _check_rollout(config, requirements)
+    yield from _check_evaluation(config)
+    yield from _check_schedule(config.trainer)
+    if config.warmup_algorithm is not None and not requirements_of(config.warmup_algorithm).supervised:
+        yield ("warmup", "algorithm"), f"{config.warmup_algorithm.name} is not supervised; a warm-up must be, as sft is"
+    if config.warmup_trainer is not None:
+        yield from _check_schedule(config.warmup_trainer)
+
+
+def requirements_of(algorithm: Selected) -> Requirements:
+    """What a selected algorithm asks of the plan."""
+    assert isinstance(algorithm.config, AlgorithmConfig), "selection has checked the class"
+    return algorithm.config.requirements()
+
+
+def _check_mode(run: RunSections) -> Iterator[Finding]:
+    if run.mode != "colocate":
+        yield ("mode",), f"{run.mode} is not available: the local runtime runs `colocate` only"
+    elif run.max_staleness > 0:
+        yield ("max_staleness",), f"{run.max_staleness} has no effect in mode colocate, where no row is ever stale"
+
+
+def _check_model(run: RunSections) -> Iterator[Finding]:
+    model = run.model
+    if (model.path is None) == (model.init is None):
+        yield ("model",), "give either `path`, a folder in Hugging Face format, or `init`, for random weights"
+    elif model.path is not None:
+        if model.tokenizer != "bytes":
+            yield ("model", "tokenizer"), f"{model.tokenizer} would be ignored: with `model.path` it is in that folder"
+        if not model.path.is_dir():
+            nearest = path_suggestion(model.path)
+            yield ("model", "path"), f"missing model: there is no folder {str(model.path)!r}{nearest}"
+        elif not (model.path / "config.json").is_file():
+            yield ("model", "path"), f"missing model: there is no config.json in the folder {str(model.path)!r}"
+
+
+def _check_length(run: RunSections) -> Iterator[Finding]:
+    if run.updates is None and run.epochs is None:
+        yield ("updates",), "missing: give `updates` (optimizer steps) or `epochs` (passes over the dataset)"
+    elif run.updates is not None and run.epochs is not None:
+        yield ("epochs",), f"{run.epochs} contradicts `updates`, which is {run.updates}: give one of them"
+
+
+def _check_batch(run: RunSections) -> Iterator[Finding]:
+    batch = run.batch
+    if batch.tasks % batch.updates_per_batch:
+        divisors = [number for number in range(1, batch.tasks + 1) if batch.tasks % number == 0]
+        nearest = min(divisors, key=lambda number: abs(number - batch.updates_per_batch))
+        yield (
+            ("batch", "updates_per_batch"),
+            f"{batch.updates_per_batch} does not divide `batch.tasks`, which is {batch.tasks}; did you mean {nearest}?",
+        )
+
+
+def _check_rollout(config: RunConfig, requirements: Requirements) -> Iterator[Finding]:
+    name, samples = config.algorithm.name, config.run.batch.samples_per_task
+    if samples < requirements.min_group_size:
+        wanted = f"{name} needs groups of at least {requirements.min_group_size}"
+        yield ("batch", "samples_per_task"), f"{wanted}: batch.samples_per_task is {samples}"
+    if config.run.sampling.temperature == 0:
+        yield ("sampling", "temperature"), "0 is greedy: all samples of a task would be equal; 1.0 is usual in training"
+    if not config.rewards:
+        yield ("reward",), f"missing: {name} learns from rewards; name a reward, such as exact or python"
+
+
+def _check_supervised(config: RunConfig) -> Iterator[Finding]:
+    name, defaults = config.algorithm.name, RunSections.model_validate({})
+    if config.rewards:
+        yield ("reward",), f"{config.rewards[0].name} would be ignored: {name} is supervised and learns from labels"
+    for section, key in _UNUSED_WHEN_SUPERVISED:
+        value = getattr(getattr(config.run, section), key)
+        if value != getattr(getattr(defaults, section), key):
+            yield (section, key), f"{value} would be ignored: {name} is supervised and samples nothing"
+
+
+def _check_evaluation(config: RunConfig) -> Iterator[Finding]:
+    evaluation = config.run.eval
+    if evaluation is None:
+        return
+    if not config.eval_rewards:
+        yield ("eval", "reward"), f"missing: {config.algorithm.name} is supervised, so the run has no reward for it"
+    if evaluation.samples_per_task > 1 and evaluation.sampling.temperature == 0:
+        yield (
+            ("eval", "samples_per_task"),
+            f"{evaluation.samples_per_task} equal samples: `eval.sampling.temperature` is 0, which is greedy",
+        )
+
+
+def _check_schedule(trainer: Selected) -> Iterator[Finding]:
+    config = trainer.config
+    assert isinstance(config, TrainerConfig), "selection has checked the class"
+    at = tuple(trainer.section.split("."))
+    if config.schedule == "constant" and config.minimum_learning_rate > 0:
+        text = f"{config.minimum_learning_rate} would be ignored: `schedule` is constant"
+        yield (*at, "minimum_learning_rate"), text
+    if config.minimum_learning_rate > config.learning_rate:
+        text = f"{config.minimum_learning_rate} is above `learning_rate`, which is {config.learning_rate}"
+        yield (*at, "minimum_learning_rate"), text

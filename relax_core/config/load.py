@@ -1,0 +1,156 @@
+"""From a YAML file and overrides to a checked run. Imports no torch.
+
+Whatever is written is checked, and whatever is wrong is reported together: first names, types and ranges, each key on
+its own; then, if these are right, what keys ask of one another (:mod:`relax_core.config.checks`).
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from relax_core.api.errors import ConfigError
+from relax_core.config.checks import check
+from relax_core.config.document import read_document
+from relax_core.config.environment import misspelt_variables
+from relax_core.config.overrides import apply_overrides
+from relax_core.config.problems import Key, Problems
+from relax_core.config.run import RunSections
+from relax_core.config.run_config import RunConfig
+from relax_core.config.sections import DEFAULT_SINKS, SECTIONS, Section
+from relax_core.config.selection import Selected, select
+from relax_core.config.validation import validate
+
+__all__ = ["RunConfig", "Selected", "load_run"]
+
+_Selection = dict[Key, tuple[Selected, ...]]
+
+_BESIDE: Final[dict[Key, list[str]]] = {
+    parent: [section.key[-1] for section in SECTIONS if section.key[:-1] == parent]
+    for parent in ((), ("eval",), ("warmup",))
+}
+"""Keys of component sections, by the section they stand in."""
+
+
+def load_run(path: Path | None, overrides: Sequence[str] = (), base: Mapping[str, Any] | None = None) -> RunConfig:
+    """Reads, changes and checks a configuration.
+
+    Args:
+        path: A YAML file.
+        overrides: ``key.sub=value`` each, applied in order; see :mod:`relax_core.config.overrides`.
+        base: The configuration as plain data, in place of a file.
+
+    Raises:
+        ConfigError: Something is wrong; a line for each problem.
+        PluginError: A selected component belongs to a plugin that cannot be used.
+    """
+    for warning in misspelt_variables():
+        print(f"warning: {warning}", file=sys.stderr)
+    if (path is None) == (base is None):
+        raise ConfigError("command line: a run is either a configuration file or given by options")
+    source = "command line" if path is None else str(path)
+    document, replaced = apply_overrides(read_document(path) if path is not None else base or {}, overrides)
+    problems = Problems(source, document)
+    plain, components = _split(document)
+    run = validate(RunSections, plain, (), problems, _BESIDE)
+    selected = _select_all(components, problems, replaced)
+    problems.raise_if_any()
+    assert run is not None, "without a problem there is a result"
+    _require(run, selected, problems)
+    problems.raise_if_any()
+    config = _assemble(source, run, selected)
+    for key, text in check(config):
+        problems.add(key, text)
+    problems.raise_if_any()
+    return config
+
+
+def _split(document: dict[str, Any]) -> tuple[dict[str, Any], dict[Key, Any]]:
+    """Separates the component sections, with their defaults, from the rest. One that is null counts as absent."""
+    plain = deepcopy(document)
+    components: dict[Key, Any] = {}
+    for section in SECTIONS:
+        holder: Any = plain
+        for part in section.key[:-1]:
+            holder = holder.get(part)
+        value = holder.pop(section.key[-1], None) if isinstance(holder, dict) else None
+        if value is None and len(section.key) == 1:
+            value = list(DEFAULT_SINKS) if section.kind == "sinks" else section.default
+        if value is not None:
+            components[section.key] = value
+    warmup = plain.get("warmup")
+    if isinstance(warmup, dict) and warmup.get("updates"):
+        components.setdefault(("warmup", "algorithm"), "sft")
+        components.setdefault(("warmup", "trainer"), {})
+    if ("warmup", "trainer") in components:
+        components["warmup", "trainer"] = _merged(components["trainer",], components["warmup", "trainer"])
+    return plain, components
+
+
+def _merged(below: Any, above: Any) -> Any:
+    """Two component sections, or mappings inside them, as one; what stands above wins."""
+    below, above = ({"name": value} if isinstance(value, str) else value for value in (below, above))
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return above
+    both = {
+        key: _merged(below[key], value) if isinstance(value, dict) and key in below else value
+        for key, value in above.items()
+    }
+    return below | both
+
+
+def _select_all(components: dict[Key, Any], problems: Problems, replaced: dict[Key, str]) -> _Selection:
+    selected: _Selection = {}
+    for section in SECTIONS:
+        # What is wrong with the run's trainer is reported there, not again in the warm-up's copy.
+        if section.key in components and (section.key != ("warmup", "trainer") or selected["trainer",]):
+            selected[section.key] = _select_section(section, components[section.key], problems, replaced)
+    return selected
+
+
+def _select_section(section: Section, value: Any, problems: Problems, replaced: dict[Key, str]) -> tuple[Selected, ...]:
+    items: list[tuple[Key, Any]] = [(section.key, value)]
+    if section.many and isinstance(value, list):
+        items = [((*section.key, index), item) for index, item in enumerate(value)]
+        if not items and section.kind == "rewards":
+            problems.add(section.key, "[] selects no reward; leave the key out instead")
+    found = [select(section, key, item, problems, replaced.get(key)) for key, item in items]
+    return tuple(selected for selected in found if selected is not None)
+
+
+def _require(run: RunSections, selected: _Selection, problems: Problems) -> None:
+    """Refuses a missing dataset, and a warm-up whose length is not given."""
+    for section in SECTIONS:
+        wanted = section.key == ("dataset",) or (section.key == ("eval", "dataset") and run.eval is not None)
+        if wanted and section.key not in selected:
+            select(section, section.key, {}, problems)
+    warmup_written = run.warmup.model_fields_set or any(key[0] == "warmup" for key in selected)
+    if warmup_written and "updates" not in run.warmup.model_fields_set:
+        problems.add(("warmup", "updates"), "missing; without it there is no warm-up")
+
+
+def _assemble(source: str, run: RunSections, selected: _Selection) -> RunConfig:
+    rewards = selected.get(("reward",), ())
+    warmup = run.warmup.updates > 0
+    dataset = selected["dataset",][0]
+    return RunConfig(
+        source=source,
+        run=run,
+        algorithm=selected["algorithm",][0],
+        trainer=selected["trainer",][0],
+        engine=selected["engine",][0],
+        transport=selected["transport",][0],
+        weight_sync=selected["weight_sync",][0],
+        dataset=dataset,
+        rewards=rewards,
+        sinks=selected["sinks",],
+        eval_dataset=selected["eval", "dataset"][0] if run.eval else None,
+        eval_rewards=selected.get(("eval", "reward"), rewards) if run.eval else (),
+        warmup_algorithm=selected["warmup", "algorithm"][0] if warmup else None,
+        warmup_dataset=selected.get(("warmup", "dataset"), (replace(dataset, section="warmup.dataset"),))[0]
+        if warmup
+        else None,
+        warmup_trainer=selected["warmup", "trainer"][0] if warmup else None,
+    )

@@ -1,0 +1,48 @@
+"""Keeps secrets out of configurations that are stored or shown."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+REDACTED: Final = "***"
+
+_SECRET_WORDS: Final = re.compile(
+    r"(^|_)(auth|authorization|bearer|cookie|credentials?|passphrase|passwd|passwords?|secrets?)(_|$)"
+)
+_SECRET_ENDINGS: Final = re.compile(r"(^|_)((api|access|private|secret|account|signing)_?keys?|token)$")
+_VOCABULARY_TOKEN: Final = re.compile(
+    r"(^|_)(bos|eos|pad|unk|sep|cls|mask|stop|start|end|first|last|next|new|special|image|video|audio|vision|per|of)"
+    r"_token$"
+)
+_USER_IN_URL: Final = re.compile(r"(?<=://)[^/\s@:]*:[^/\s]*(?=@)")
+_ASSIGNMENT: Final = re.compile(r"([A-Za-z][\w-]*)=([^&\s]+)")
+
+
+def is_secret_key(key: str) -> bool:
+    """Whether a value under this key is a secret: ``api_key``, ``HF_TOKEN``, ``clientSecret``; not ``eos_token``."""
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|-", "_", key).lower()
+    return bool(_SECRET_WORDS.search(name)) or bool(_SECRET_ENDINGS.search(name) and not _VOCABULARY_TOKEN.search(name))
+
+
+def redacted(value: Any) -> Any:
+    """A copy of plain data with ``***`` for what is under a secret key, and for passwords inside texts.
+
+    Inside texts: ``scheme://user:password@host``, and ``key=value`` with a secret key, as in URLs and arguments.
+    """
+    if isinstance(value, Mapping):
+        return {key: _under(str(key), item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [redacted(item) for item in value]
+    return _redacted_text(value) if isinstance(value, str) else value
+
+
+def _under(key: str, value: Any) -> Any:
+    keeps = value is None or isinstance(value, bool) or not is_secret_key(key)
+    return redacted(value) if keeps else REDACTED
+
+
+def _redacted_text(text: str) -> str:
+    def assignment(match: re.Match[str]) -> str:
+        return f"{match[1]}={REDACTED}" if is_secret_key(match[1]) else match[0]
+
+    return _ASSIGNMENT.sub(assignment, _USER_IN_URL.sub(REDACTED, text))

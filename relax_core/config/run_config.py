@@ -1,0 +1,66 @@
+"""A checked run."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from relax_core.config.run import RunSections
+from relax_core.config.selection import Selected
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything of a run, checked and with defaults filled in.
+
+    Args:
+        source: The file it comes from, or ``command line``.
+        run: Everything that is no component.
+        algorithm: The algorithm of the main stage.
+        trainer: The trainer of the main stage.
+        engine: The engine.
+        transport: The transport.
+        weight_sync: The weight sync.
+        dataset: Tasks of the main stage.
+        rewards: Rewards of the main stage; empty for a supervised algorithm.
+        sinks: Receivers of metrics.
+        eval_dataset: Tasks of the evaluation; ``None`` without one.
+        eval_rewards: Rewards of the evaluation, the run's own where it names none; empty without an evaluation.
+        warmup_algorithm: Algorithm of the warm-up; like the next two ``None`` where ``run.warmup.updates`` is 0.
+        warmup_dataset: Tasks of the warm-up, the run's own where it names none.
+        warmup_trainer: The run's trainer with the changes for the warm-up.
+    """
+
+    source: str
+    run: RunSections
+    algorithm: Selected
+    trainer: Selected
+    engine: Selected
+    transport: Selected
+    weight_sync: Selected
+    dataset: Selected
+    rewards: tuple[Selected, ...]
+    sinks: tuple[Selected, ...]
+    eval_dataset: Selected | None
+    eval_rewards: tuple[Selected, ...]
+    warmup_algorithm: Selected | None
+    warmup_dataset: Selected | None
+    warmup_trainer: Selected | None
+
+    def resolved(self) -> dict[str, Any]:
+        """The whole configuration with all defaults filled in, as plain data which :func:`load_run` reads again.
+
+        It may hold secrets; see :func:`relax_core.config.redact.redacted`.
+        """
+        document = self.run.model_dump(mode="json")
+        for name in ("algorithm", "trainer", "engine", "transport", "weight_sync", "dataset"):
+            document[name] = getattr(self, name).resolved()
+        if self.rewards:
+            document["reward"] = [reward.resolved() for reward in self.rewards]
+        document["sinks"] = [sink.resolved() for sink in self.sinks]
+        if self.eval_dataset is not None:
+            document["eval"]["dataset"] = self.eval_dataset.resolved()
+            document["eval"]["reward"] = [reward.resolved() for reward in self.eval_rewards]
+        for name in ("algorithm", "dataset", "trainer"):
+            selected = getattr(self, f"warmup_{name}")
+            if selected is not None:
+                document["warmup"][name] = selected.resolved()
+        return document
