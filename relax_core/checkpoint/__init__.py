@@ -1,0 +1,1 @@
+"""What outlives the process: the run's folder and its checkpoints."""

@@ -1,0 +1,61 @@
+"""Files that are whole whenever the process is killed."""
+
+import json
+import mmap
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class JsonLines:
+    """An append-only file of one JSON object per line, each handed to the operating system at once.
+
+    A last line without its line feed, left by a process that was killed while writing it, is cut off when the file is
+    opened again. One writer at a time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a+b")
+        _cut_torn_line(path)
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Adds one line.
+
+        Raises:
+            ValueError: A number is not finite, which JSON cannot hold.
+            TypeError: A value is not a JSON value.
+        """
+        # Only ASCII: a lone surrogate, as a byte tokenizer may produce, would not encode.
+        self._file.write(json.dumps(record, ensure_ascii=True, allow_nan=False).encode() + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closing twice is allowed."""
+        self._file.close()
+
+
+def write_atomically(path: Path, content: str) -> None:
+    """Writes a UTF-8 file so that a reader sees the old or the new content, never a part."""
+    aside = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    aside.write_text(content, encoding="utf-8")
+    synchronise(aside)
+    os.replace(aside, path)
+    synchronise(path.parent)
+
+
+def synchronise(path: Path) -> None:
+    """Waits until a file, or a folder's list of entries, is on the disk (``fsync``)."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _cut_torn_line(path: Path) -> None:
+    if path.stat().st_size == 0:
+        return
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        end = content.rfind(b"\n") + 1
+    os.truncate(path, end)

@@ -1,0 +1,155 @@
+"""The folder of one run: what it was started with, what it did, what came out."""
+
+import importlib.metadata
+import itertools
+import json
+import platform
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from relax_core.api.errors import ConfigError
+from relax_core.checkpoint.files import JsonLines, write_atomically
+from relax_core.suggestions import did_you_mean
+
+SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+CONFIG = "config.yaml"
+VERSIONS = "versions.json"
+SEED = "seed"
+LEDGER = "ledger"
+
+
+class RunDirectory:
+    """``<runs_dir>/<name>``; the folder's name is the run's id.
+
+    Args:
+        path: An existing run's folder; :meth:`create` makes one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(
+        cls, runs_dir: Path, name: str, config: Mapping[str, Any], seed: int, resume: bool = False
+    ) -> "RunDirectory":
+        """Makes the folder with ``config.yaml``, ``versions.json`` and ``seed``, or opens it again.
+
+        When a resumed run has another configuration or other versions, the former files are kept as
+        ``config.1.yaml``, ….
+
+        Args:
+            runs_dir: Folder of all runs; made when needed.
+            name: Letters, digits, ``.``, ``_`` and ``-``, at most 100, first a letter or digit.
+            config: The resolved configuration of plain YAML values, secrets redacted.
+            seed: The run's base seed.
+            resume: Open the existing run of this name instead.
+
+        Raises:
+            ConfigError: The name is not safe, is taken, or, on a resume, there is no such run or its seed differs.
+        """
+        if not SAFE_NAME.fullmatch(name):
+            raise ConfigError(f"name: {name!r} cannot name a folder; {_safe(name)!r} can")
+        path = runs_dir / name
+        if resume:
+            _check_resume(path, seed)
+        else:
+            _make(path)
+        _write_kept(path / CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+        _write_kept(path / VERSIONS, json.dumps(installed_versions(), indent=1))
+        write_atomically(path / SEED, f"{seed}\n")
+        return cls(path)
+
+    @classmethod
+    def find(cls, runs_dir: Path, name: str) -> "RunDirectory":
+        """An existing run.
+
+        Raises:
+            ConfigError: There is none of that name; the message has the nearest one.
+        """
+        path = runs_dir / name
+        _require_run(path)
+        return cls(path)
+
+    @property
+    def started(self) -> bool:
+        """Whether a stage of the run has begun: there is something to keep."""
+        return any(self.path.glob(f"*{LEDGER}.jsonl"))
+
+    def discard(self) -> None:
+        """Removes the folder of a run that never started."""
+        shutil.rmtree(self.path)
+
+    @property
+    def run_id(self) -> str:
+        """Name of the run."""
+        return self.path.name
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the run's :class:`relax_core.checkpoint.store.CheckpointStore` is."""
+        return self.path / "checkpoints"
+
+    def append_jsonl(self, name: str) -> JsonLines:
+        """An append-only file ``<name>.jsonl``, for example the task ledger; a resumed run goes on in it."""
+        return JsonLines(self.path / f"{name}.jsonl")
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Writes ``summary.json`` at once and whole; ``ValueError`` for a number that is not finite."""
+        write_atomically(self.path / "summary.json", json.dumps(summary, indent=1, allow_nan=False))
+
+
+def default_run_name(runs_dir: Path, config_file: Path) -> str:
+    """``<stem>-<date>-<time>`` in local time, with a number behind it if that run exists already."""
+    base = f"{_safe(config_file.stem)[:80]}-{time.strftime('%Y%m%d-%H%M%S')}"
+    names = itertools.chain([base], (f"{base}-{number}" for number in itertools.count(2)))
+    return next(name for name in names if not (runs_dir / name).exists())
+
+
+def installed_versions() -> dict[str, Any]:
+    """Python, platform, and every installed distribution with its version."""
+    packages = {package.name: package.version for package in importlib.metadata.distributions()}
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": dict(sorted(packages.items())),
+    }
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-")[:100] or "run"
+
+
+def _make(path: Path) -> None:
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError as error:
+        raise ConfigError(f"name: run {str(path)!r} exists; resume it or choose another name") from error
+
+
+def _require_run(path: Path) -> None:
+    if not (path / SEED).is_file():
+        runs = [entry.name for entry in path.parent.glob("*") if (entry / SEED).is_file()]
+        raise ConfigError(f"name: there is no run {str(path)!r} to resume{did_you_mean(path.name, runs)}")
+
+
+def _check_resume(path: Path, seed: int) -> None:
+    _require_run(path)
+    former = (path / SEED).read_text(encoding="utf-8").strip()
+    if former != str(seed):
+        raise ConfigError(f"seed: run {str(path)!r} was started with {former}, it cannot be resumed with {seed}")
+
+
+def _write_kept(path: Path, content: str) -> None:
+    """Writes a file; other content of it stays, under the first free number."""
+    if path.exists():
+        if path.read_text(encoding="utf-8") == content:
+            return
+        numbered = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in itertools.count(1))
+        path.rename(next(former for former in numbered if not former.exists()))
+    write_atomically(path, content)

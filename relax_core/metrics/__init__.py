@@ -1,0 +1,1 @@
+"""Numbers about a run on their way to the sinks."""

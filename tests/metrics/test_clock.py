@@ -1,0 +1,44 @@
+"""The clock against the operating system's own counters."""
+
+import subprocess
+import sys
+import threading
+import time
+
+from relax_core.metrics.clock import CpuClock
+
+
+def burn(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_work_of_all_threads_counts_and_earlier_work_does_not() -> None:
+    burn(0.05)
+    clock = CpuClock()
+    before = time.process_time()
+    threads = [threading.Thread(target=burn, args=(0.02,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    elapsed = clock.elapsed()
+    after = time.process_time()
+    assert 0.039 <= elapsed.cpu <= after - before + 0.01
+    assert elapsed.wall > 0
+    assert elapsed.children == 0
+
+
+def test_ended_children_count() -> None:
+    clock = CpuClock()
+    subprocess.run([sys.executable, "-c", "sum(range(10**6))"], check=True)
+    assert clock.elapsed().children > 0
+
+
+def test_waiting_costs_wall_time_alone() -> None:
+    clock = CpuClock()
+    time.sleep(0.05)
+    elapsed = clock.elapsed()
+    assert elapsed.wall >= 0.05
+    assert elapsed.cpu < elapsed.wall
