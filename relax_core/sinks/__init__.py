@@ -1,0 +1,1 @@
+"""Embedded sinks: the terminal, JSON lines in the run's folder, TensorBoard."""
