@@ -1,0 +1,1 @@
+"""Embedded inference engines, one folder each."""

@@ -1,0 +1,1 @@
+"""Embedded carriers of weights, one folder each."""

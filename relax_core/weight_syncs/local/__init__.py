@@ -1,0 +1,1 @@
+"""Weights for engines that live in the trainer's own process."""
