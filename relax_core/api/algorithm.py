@@ -30,6 +30,7 @@ class Requirements:
     Args:
         needs: Columns that other roles must have written: ``old_logprobs``, ``ref_logprobs``, ...
         outputs: What the trainer must return with gradient: ``logprobs``, ``entropy``, ...
+        prepare_reads: The part of ``needs``, or further columns, that ``prepare`` reads beside rewards and groups.
         produces: Columns that ``prepare`` writes. Empty for supervised algorithms.
         scope: Over what ``prepare`` computes; ``batch`` makes training wait until the batch is closed.
         unit: Denominator of the loss.
@@ -41,6 +42,7 @@ class Requirements:
 
     needs: frozenset[str] = frozenset()
     outputs: frozenset[str] = frozenset({"logprobs"})
+    prepare_reads: frozenset[str] = frozenset()
     produces: tuple[ColumnSpec, ...] = (ADVANTAGES,)
     scope: Scope = "group"
     unit: Unit = "token"
@@ -57,7 +59,7 @@ class Trajectories:
     Args:
         rewards: float64 ``[n]``, finite. Trajectories whose reward abstained are not among them.
         groups: int64 ``[n]``: 0 … G−1, not necessarily sorted.
-        table: One row per trajectory with the columns of ``needs``.
+        table: One row per trajectory with the columns of ``prepare_reads``.
     """
 
     rewards: npt.NDArray[np.float64]

@@ -75,6 +75,25 @@ class Column:
         empty = np.empty((0, *spec.trailing), spec.dtype)
         return cls(spec, np.concatenate([empty, *arrays]), offsets)
 
+    @classmethod
+    def concat(cls, columns: Sequence["Column"]) -> "Column":
+        """The rows of several columns of one type, end to end; always a copy.
+
+        Raises:
+            ValueError: No columns, or columns of different types.
+        """
+        if not columns or any(c.spec is not columns[0].spec and c.spec != columns[0].spec for c in columns):
+            raise ValueError(f"cannot join columns of types {[column.spec for column in columns]}")
+        values = np.concatenate([column.values for column in columns])
+        borders = [column.offsets for column in columns if column.offsets is not None]
+        if not borders:
+            return cls(columns[0].spec, values)
+        ends = np.cumsum([len(column.values) for column in columns])
+        shifts = np.repeat(ends - [len(column.values) for column in columns], [len(column) for column in columns])
+        offsets = np.concatenate([np.zeros(1, np.int64), *(border[1:] for border in borders)])
+        offsets[1:] += shifts
+        return cls(columns[0].spec, values, offsets)
+
     def __len__(self) -> int:
         return len(self.values) if self.offsets is None else len(self.offsets) - 1
 
@@ -95,7 +114,11 @@ class Column:
         index = np.asarray(rows, np.int64)
         if self.offsets is None:
             return Column(self.spec, self.values[index])
-        return Column.of(self.spec, [self[int(row)] for row in index])
+        starts, lengths = self.offsets[:-1][index], self.lengths[index]
+        offsets = np.zeros(len(index) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+        return Column(self.spec, self.values[places], offsets)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,64 @@
+"""``relax train`` and ``relax plan``."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+File = Annotated[Path | None, typer.Argument(help="YAML file of the run.", show_default=False)]
+Set = Annotated[list[str] | None, typer.Option("--set", help="key.sub=value, over the file.", metavar="KEY=VALUE")]
+Model = Annotated[Path | None, typer.Option(help="Folder of the model, for a run without a file.")]
+Data = Annotated[Path | None, typer.Option(help="Tasks as JSON lines, for a run without a file.")]
+Reward = Annotated[str | None, typer.Option(help="my.py:function or a reward's name, for a run without a file.")]
+
+
+def train(
+    file: File = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run's folder.")] = None,
+    runs_dir: Annotated[Path | None, typer.Option(help="Where runs are kept.")] = None,
+    runtime: Annotated[str, typer.Option(help="local: all roles in this process.")] = "local",
+    resume: Annotated[str | None, typer.Option(help="Continue the run of this name.", metavar="RUN")] = None,
+    overrides: Set = None,
+    model: Model = None,
+    data: Data = None,
+    reward: Reward = None,
+) -> None:
+    """Trains a model: `relax train FILE`, or `relax train --model DIR --data FILE.jsonl --reward my.py:score`."""
+    from relax_core.cli.launch import launch
+
+    settings = [*(overrides or [])]
+    if name is not None:
+        settings.append(f"name={name}")
+    if runs_dir is not None:
+        settings.append(f"runs_dir={runs_dir}")
+    launch(file, settings, _shortcut(file, resume, model, data, reward), runtime, resume)
+
+
+def plan(file: File = None, overrides: Set = None) -> None:
+    """Prints what a run would do: roles, columns, policies of the ratio."""
+    from relax_core.api.errors import ConfigError
+    from relax_core.config.load import load_run
+    from relax_core.dataflow.plan import describe_run
+
+    if file is None:
+        raise ConfigError("relax plan: give a YAML file")
+    print(describe_run(load_run(file, overrides or [])))
+
+
+def _shortcut(
+    file: Path | None, resume: str | None, model: Path | None, data: Path | None, reward: str | None
+) -> dict[str, Any] | None:
+    """The configuration of a run without a file."""
+    from relax_core.api.errors import ConfigError
+    from relax_core.config.shortcut import shortcut
+
+    given = {"--model": model, "--data": data, "--reward": reward}
+    if file is not None or resume is not None:
+        for option, value in given.items():
+            if value is not None:
+                raise ConfigError(f"{option} is for a run without a file; use --set on {file or resume}")
+        return None
+    missing = [option for option, value in given.items() if value is None]
+    if missing:
+        raise ConfigError(f"relax train: give a YAML file, or --model, --data and --reward ({', '.join(missing)} missing)")
+    return shortcut(model, data, reward)

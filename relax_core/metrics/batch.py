@@ -1,0 +1,33 @@
+"""What the rows of one update were like: rewards, lengths, stop reasons."""
+
+import numpy as np
+
+from relax_core.api.columns import Table
+from relax_core.api.rows import StopReason
+
+
+def batch_metrics(table: Table) -> dict[str, float]:
+    """Means over the rows of one update, as TensorBoard tags; empty for supervised rows.
+
+    ``rollout/equal_reward_groups`` is the fraction of groups whose scored rewards are all equal: they teach nothing.
+    """
+    if "reward" not in table or not len(table):
+        return {}
+    rewards = table["reward"].values.astype(np.float64)
+    mask = table["loss_mask"]
+    assert mask.offsets is not None
+    lengths = np.add.reduceat(mask.values.astype(np.int64), mask.offsets[:-1])
+    _, groups = np.unique(table.groups, return_inverse=True)
+    count = int(groups.max()) + 1
+    highest, lowest = np.full(count, -np.inf), np.full(count, np.inf)
+    np.maximum.at(highest, groups, rewards)
+    np.minimum.at(lowest, groups, rewards)
+    truncated = table["stop_reason"].values == StopReason.LENGTH
+    return {
+        "rollout/reward": float(rewards.mean()),
+        "rollout/reward_std": float(rewards.std()),
+        "rollout/response_tokens": float(lengths.mean()),
+        "rollout/response_tokens_max": float(lengths.max()),
+        "rollout/truncated": float(truncated.mean()),
+        "rollout/equal_reward_groups": float((highest == lowest).mean()),
+    }

@@ -1,0 +1,78 @@
+"""Several rewards as one: weighted sum, checked, with the declared policy for errors."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from relax_core.api.errors import RewardError
+from relax_core.api.reward import Reward
+from relax_core.api.rows import Sample, Score
+from relax_core.config.base import RewardConfig
+
+
+@dataclass(frozen=True)
+class NamedReward:
+    """A reward with the name and the settings it has in the configuration."""
+
+    name: str
+    reward: Reward
+    config: RewardConfig
+
+
+@dataclass(frozen=True)
+class GroupScores:
+    """Scores of one group, or the error for which the group is dropped."""
+
+    scores: Sequence[Score] = ()
+    error: RewardError | None = None
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """All rewards of a run. The value is Σ weight · reward; it abstains as soon as one reward does."""
+
+    rewards: Sequence[NamedReward] = field(default_factory=tuple)
+
+    async def score(self, samples: Sequence[Sample]) -> GroupScores:
+        """Scores the samples of one group.
+
+        Raises:
+            RewardError: A reward failed whose ``on_error`` is ``fail``; with ``drop`` it is returned instead.
+        """
+        results = []
+        for named in self.rewards:
+            try:
+                results.append(await self._checked(named, samples))
+            except RewardError as error:
+                if named.config.on_error == "fail":
+                    raise
+                return GroupScores(error=error)
+        return GroupScores([self._combine(scores) for scores in zip(*results, strict=True)])
+
+    async def _checked(self, named: NamedReward, samples: Sequence[Sample]) -> Sequence[Score]:
+        scores = await named.reward.score(samples)
+        if len(scores) != len(samples):
+            raise RewardError(f"reward {named.name}: {len(scores)} scores for {len(samples)} samples")
+        for sample, score in zip(samples, scores, strict=True):
+            if score.value is not None and not math.isfinite(score.value):
+                raise RewardError(f"reward {named.name}: task {sample.task.index}: returned {score.value}")
+        return scores
+
+    def _combine(self, scores: Sequence[Score]) -> Score:
+        parts: dict[str, float] = {}
+        total: float | None = 0.0
+        for named, score in zip(self.rewards, scores, strict=True):
+            parts |= {f"{named.name}/{part}": value for part, value in score.parts.items()}
+            if score.value is not None:
+                parts[named.name] = score.value
+            total = None if total is None or score.value is None else total + named.config.weight * score.value
+        return Score(total, parts)
+
+    async def start(self) -> None:
+        """Starts every reward."""
+        await asyncio.gather(*(named.reward.start() for named in self.rewards))
+
+    async def close(self) -> None:
+        """Closes every reward."""
+        await asyncio.gather(*(named.reward.close() for named in self.rewards))

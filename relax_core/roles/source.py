@@ -1,0 +1,90 @@
+"""The source hands out tasks, each once per epoch, in an order that only the seed decides."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from relax_core.api.columns import IntArray
+from relax_core.api.dataset import Dataset
+from relax_core.api.errors import ConfigError
+from relax_core.api.rows import Task
+from relax_core.dataflow.ledger import Ledger
+from relax_core.dataflow.seeds import derive_seed
+from relax_core.dataflow.staleness import Admission
+
+
+@dataclass(frozen=True)
+class IssuedTask:
+    """A task on its way: ``group`` is unique in the stage."""
+
+    group: int
+    epoch: int
+    task: Task
+
+
+class Source:
+    """Cursor over a dataset.
+
+    Args:
+        dataset: Where tasks come from.
+        seed: Base seed; each epoch has its own permutation.
+        ledger: Every task handed out is recorded as issued.
+        admission: How many groups may be under way.
+        epochs: Passes over the dataset; ``None`` is without end.
+    """
+
+    def __init__(
+        self, dataset: Dataset, seed: int, ledger: Ledger, admission: Admission, epochs: int | None = None
+    ) -> None:
+        self._dataset = dataset
+        self._seed = seed
+        self._ledger = ledger
+        self._admission = admission
+        self._epochs = epochs
+        self._issued = 0
+        self._order: tuple[int, IntArray] | None = None
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the last epoch has been handed out."""
+        return self._epochs is not None and self._issued >= self._epochs * len(self._dataset)
+
+    def admitted(self) -> list[IssuedTask]:
+        """All tasks that may start now, issued."""
+        stages = Counter(self._ledger.pending.values())
+        room = self._admission.room(stages["issued"], stages["generated"])
+        tasks: list[IssuedTask] = []
+        while len(tasks) < room and not self.exhausted:
+            tasks.append(self._issue())
+        return tasks
+
+    def _issue(self) -> IssuedTask:
+        epoch, position = divmod(self._issued, len(self._dataset))
+        task = self._dataset[int(self._permutation(epoch)[position])]
+        issued = IssuedTask(self._issued, epoch, task)
+        self._issued += 1
+        self._ledger.issued(issued.group, task.index, epoch)
+        return issued
+
+    def _permutation(self, epoch: int) -> IntArray:
+        if self._order is None or self._order[0] != epoch:
+            generator = np.random.default_rng(derive_seed(self._seed, "order", epoch))
+            self._order = (epoch, generator.permutation(len(self._dataset)))
+        return self._order[1]
+
+    def state(self) -> dict[str, Any]:
+        """Where the cursor stands, as JSON values."""
+        return {"issued": self._issued, "size": len(self._dataset), "fingerprint": self._dataset.fingerprint}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continues where :meth:`state` stood.
+
+        Raises:
+            ConfigError: The dataset is not the one the state was taken with.
+        """
+        if state["fingerprint"] != self._dataset.fingerprint or state["size"] != len(self._dataset):
+            raise ConfigError("dataset: its content changed since the checkpoint, so the run cannot be continued exactly")
+        self._issued = state["issued"]

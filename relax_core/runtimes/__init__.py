@@ -1,0 +1,1 @@
+"""Runtimes place roles and let them run; the roles do not know which one does."""

@@ -1,0 +1,101 @@
+"""Builds the components that all stages of a local run share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from relax_core.api.context import Context, ModelSource
+from relax_core.api.dataset import Dataset
+from relax_core.api.engine import Capability, Engine, SamplingParameters
+from relax_core.api.errors import ConfigError
+from relax_core.api.trainer import Trainer
+from relax_core.config.base import RewardConfig, TrainerConfig
+from relax_core.config.load import RunConfig, Selected
+from relax_core.config.run import SamplingConfig
+from relax_core.dataflow.plan import Plan
+from relax_core.models.initialise import initialise_model
+from relax_core.roles.scoring import NamedReward, Scorer
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Builds components with the context of one run.
+
+    Args:
+        config: The run's configuration.
+        context: Context without a model.
+    """
+
+    config: RunConfig
+    context: Context
+
+    def model_source(self, path: Path) -> ModelSource:
+        """The run's model settings for a folder."""
+        model = self.config.run.model
+        return ModelSource(path, model.dtype, model.trust_remote_code, model.attention)
+
+    def initial_model(self) -> Path:
+        """The folder of the initial policy; made when the configuration gives ``model.init``."""
+        model = self.config.run.model
+        if model.path is not None:
+            return model.path
+        assert model.init is not None
+        return initialise_model(self.context.directory / "model", model.init, model.tokenizer, self.context.seed)
+
+    def trainer(self, selected: Selected, path: Path, total_updates: int) -> Trainer:
+        """A started trainer; its schedule ends with the stage unless the configuration says otherwise."""
+        assert isinstance(selected.config, TrainerConfig)
+        if not selected.config.total_updates:
+            selected = replace(selected, config=selected.config.model_copy(update={"total_updates": total_updates}))
+        trainer: Trainer = selected.build(replace(self.context, model=self.model_source(path)))
+        trainer.start()
+        return trainer
+
+    async def engine(self, path: Path) -> Engine:
+        """A started engine with the folder's weights."""
+        engine: Engine = self.config.engine.build(replace(self.context, model=self.model_source(path)))
+        await engine.start()
+        return engine
+
+    def dataset(self, selected: Selected, at_least: int = 1) -> Dataset:
+        """A dataset with enough tasks for one batch."""
+        dataset: Dataset = selected.build(self.context)
+        if len(dataset) < at_least:
+            raise ConfigError(
+                f"{selected.section}: has {len(dataset)} tasks, fewer than the {at_least} of one batch; "
+                "give more tasks or a smaller batch"
+            )
+        return dataset
+
+    def scorer(self, rewards: tuple[Selected, ...]) -> Scorer:
+        """All rewards as one."""
+        named = []
+        for selected in rewards:
+            assert isinstance(selected.config, RewardConfig)
+            named.append(NamedReward(selected.name, selected.build(self.context), selected.config))
+        return Scorer(named)
+
+
+def sampling_parameters(config: SamplingConfig) -> SamplingParameters:
+    """The engine's form of a sampling section."""
+    return SamplingParameters(**config.model_dump())
+
+
+def check_capabilities(engine: Engine, plan: Plan, config: RunConfig) -> None:
+    """Refuses a run that asks the engine for what it cannot do.
+
+    Raises:
+        ConfigError: Names the setting and the capability.
+    """
+    sampling = config.run.sampling
+    needed: list[tuple[Capability, str, Callable[[], bool]]] = [
+        (
+            Capability.SUPPORT_IDS,
+            "sampling.top_p and sampling.top_k in training",
+            lambda: any(column.name == "support_ids" for column in plan.columns),
+        ),
+        (Capability.STOP_STRINGS, "sampling.stop", lambda: bool(sampling.stop)),
+    ]
+    for capability, setting, asked in needed:
+        if asked() and capability not in engine.capabilities:
+            raise ConfigError(f"engine: {config.engine.component.name} lacks {capability.value}, which {setting} need")

@@ -1,0 +1,88 @@
+"""What a run will say of itself at the end."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from relax_core.metrics.clock import CpuClock
+from relax_core.runtimes.stage import Stage
+
+FIRST_AND_LAST = 10
+
+
+@dataclass
+class RunRecord:
+    """Facts collected while a run goes on; survives a resume through ``state`` and ``restore``.
+
+    Args:
+        rewards: Mean reward of each update's rows.
+        evaluations: Held-out scores by name: ``eval_warm_start``, ``eval_first``, ``eval_last``.
+        warmup: Counts of the warm-up stage.
+        wall_s: Wall seconds of earlier sittings.
+        cpu_s: CPU seconds of earlier sittings.
+        rollout_tokens: Tokens generated for training.
+        rollout_s: Wall seconds spent on generating them.
+    """
+
+    rewards: list[float] = field(default_factory=list)
+    evaluations: dict[str, float | None] = field(default_factory=dict)
+    warmup: dict[str, Any] | None = None
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    rollout_tokens: int = 0
+    rollout_s: float = 0.0
+
+    def evaluated(self, score: float | None, update: int) -> None:
+        """Takes down a held-out score of the main stage."""
+        if update == 0:
+            self.evaluations["eval_first"] = score
+        self.evaluations["eval_last"] = score
+
+    def state(self, clock: CpuClock, stage: Stage) -> dict[str, Any]:
+        """Everything as JSON values, this sitting's seconds and tokens included."""
+        tokens, seconds = self._rollout(stage)
+        wall, cpu = self._seconds(clock)
+        return {**asdict(self), "wall_s": wall, "cpu_s": cpu, "rollout_tokens": tokens, "rollout_s": seconds}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes over what :meth:`state` gave."""
+        for name, value in state.items():
+            setattr(self, name, value)
+
+    def summary(self, clock: CpuClock, stage: Stage) -> dict[str, Any]:
+        """The numbers of ``summary.json`` that do not depend on the configuration."""
+        tokens, seconds = self._rollout(stage)
+        wall, cpu = self._seconds(clock)
+        actor = stage.actor
+        return {
+            "updates": actor.updates,
+            "reward_first10": _mean(self.rewards[:FIRST_AND_LAST]),
+            "reward_last10": _mean(self.rewards[-FIRST_AND_LAST:]),
+            "eval_warm_start": self.evaluations.get("eval_warm_start"),
+            "eval_first": self.evaluations.get("eval_first"),
+            "eval_last": self.evaluations.get("eval_last"),
+            "wall_s": round(wall, 3),
+            "cpu_s": round(cpu, 3),
+            "rollout_tokens_per_s": round(tokens / seconds, 1) if seconds else None,
+            "train_tokens_per_s": round(actor.trained_tokens / actor.seconds, 1) if actor.seconds else None,
+            "max_lag": actor.max_lag,
+            **stage.parts.ledger.counts(),
+            "dropped_reasons": dict(stage.parts.ledger.reasons),
+            "warmup": self.warmup,
+        }
+
+    def _seconds(self, clock: CpuClock) -> tuple[float, float]:
+        elapsed = clock.elapsed()
+        return self.wall_s + elapsed.wall, self.cpu_s + elapsed.cpu + elapsed.children
+
+    def _rollout(self, stage: Stage) -> tuple[int, float]:
+        rollout = stage.rollout
+        if rollout is None:
+            return self.rollout_tokens, self.rollout_s
+        return self.rollout_tokens + rollout.generated_tokens, self.rollout_s + rollout.seconds
+
+
+def _mean(values: list[float]) -> float | None:
+    return float(np.mean(values)) if values else None

@@ -1,0 +1,102 @@
+"""What all stages of a local run share: engine, rewards, weight sync, evaluator. Opened once, closed in reverse."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from relax_core.api.dataset import Dataset
+from relax_core.api.engine import Engine
+from relax_core.config.load import RunConfig, Selected
+from relax_core.dataflow.plan import Plan
+from relax_core.models.prompts import PromptCodec
+from relax_core.roles.evaluator import Evaluator
+from relax_core.roles.scoring import Scorer
+from relax_core.runtimes.components import Builder, check_capabilities, sampling_parameters
+from relax_core.weights.probe import Probe
+from relax_core.weights.publisher import Publisher
+
+PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
+
+
+@dataclass(frozen=True)
+class Session:
+    """The shared parts; ``engine`` and ``evaluator`` are absent where nothing generates."""
+
+    codec: PromptCodec
+    publisher: Publisher
+    engine: Engine | None
+    scorer: Scorer | None
+    evaluator: Evaluator | None
+
+
+@asynccontextmanager
+async def open_session(builder: Builder, path: Path, plan: Plan, dataset: Dataset) -> AsyncIterator[Session]:
+    """Builds and starts everything the stages share.
+
+    Args:
+        builder: Builds components.
+        path: Folder of the policy the engine begins with.
+        plan: Plan of the main stage.
+        dataset: Tasks of the main stage; the first prompt is the probe's.
+    """
+    config = builder.config
+    async with AsyncExitStack() as stack:
+        codec = PromptCodec(builder.model_source(path), config.run.prompt.format)
+        engine = None
+        if plan.role("rollout") is not None or config.eval_dataset is not None:
+            engine = await builder.engine(path)
+            stack.push_async_callback(engine.close)
+            check_capabilities(engine, plan, config)
+        sync = config.weight_sync.build(builder.context)
+        stack.push_async_callback(sync.close)
+        engines = [engine] if engine is not None else []
+        timeout, every = config.run.timeouts.weight_sync, max(config.run.probe.every, 1)
+        probe = _probe(config, codec, dataset)
+        publisher = Publisher(engines, sync, timeout, builder.context.count, probe, every)
+        scorer = await _scorer(builder, config.rewards, stack)
+        evaluator = None
+        if config.eval_dataset is not None and engine is not None:
+            own = None if config.eval_rewards == config.rewards else await _scorer(builder, config.eval_rewards, stack)
+            judge = own or scorer
+            assert judge is not None
+            evaluator = _evaluator(builder, config.eval_dataset, engine, codec, judge)
+        yield Session(codec, publisher, engine, scorer, evaluator)
+
+
+async def _scorer(builder: Builder, rewards: tuple[Selected, ...], stack: AsyncExitStack) -> Scorer | None:
+    if not rewards:
+        return None
+    scorer = builder.scorer(rewards)
+    stack.push_async_callback(scorer.close)
+    await scorer.start()
+    return scorer
+
+
+def _evaluator(builder: Builder, selected: Selected, engine: Engine, codec: PromptCodec, scorer: Scorer) -> Evaluator:
+    run = builder.config.run
+    assert run.eval is not None
+    return Evaluator(
+        builder.dataset(selected),
+        engine,
+        codec,
+        scorer,
+        sampling_parameters(run.eval.sampling),
+        run.eval.samples_per_task,
+        run.eval.tasks,
+        run.seed,
+        run.timeouts.generation,
+    )
+
+
+def _probe(config: RunConfig, codec: PromptCodec, dataset: Dataset) -> Probe | None:
+    run = config.run
+    if not run.probe.every:
+        return None
+    sampling = sampling_parameters(run.sampling)
+    # Greedy log-probabilities are those of temperature 1, and a trainer divides by the temperature.
+    temperature = sampling.temperature or 1.0
+    sampling = replace(sampling, max_new_tokens=run.probe.tokens, temperature=temperature, stop=())
+    tolerance = run.probe.tolerance or PROBE_TOLERANCE[run.model.dtype]
+    prompt = tuple(codec.encode_prompt(dataset[0]))
+    return Probe(prompt, sampling, tolerance, run.probe.on_mismatch == "fail", run.seed)

@@ -1,0 +1,168 @@
+"""A stage: one algorithm on one dataset with one trainer; a run has a main stage and perhaps a warm-up."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from relax_core.api.algorithm import Algorithm
+from relax_core.api.dataset import Dataset
+from relax_core.api.engine import Engine, SamplingParameters
+from relax_core.api.trainer import Trainer
+from relax_core.api.transport import Transport
+from relax_core.config.run import BatchConfig
+from relax_core.dataflow import columns as core
+from relax_core.dataflow.ledger import Ledger
+from relax_core.dataflow.plan import Plan
+from relax_core.dataflow.staleness import Admission
+from relax_core.metrics.hub import MetricHub
+from relax_core.models.prompts import PromptCodec
+from relax_core.roles.actor import Actor
+from relax_core.roles.advantages import Advantages
+from relax_core.roles.forward import ForwardRole
+from relax_core.roles.reward import RewardRole
+from relax_core.roles.role import Role
+from relax_core.roles.rollout import Rollout
+from relax_core.roles.scoring import Scorer
+from relax_core.roles.source import Source
+from relax_core.roles.supervised import Supervised
+
+
+@dataclass(frozen=True)
+class StageParts:
+    """What a stage is made of; engine, scorer and reference only where the plan has their roles."""
+
+    plan: Plan
+    batch: BatchConfig
+    dataset: Dataset
+    algorithm: Algorithm
+    trainer: Trainer
+    transport: Transport
+    ledger: Ledger
+    codec: PromptCodec
+    hub: MetricHub
+    sampling: SamplingParameters
+    seed: int
+    epochs: int | None
+    max_staleness: int
+    max_prompt_tokens: int | None
+    generation_timeout: float
+    version: Callable[[], int]
+    publish: Callable[[], Awaitable[None]]
+    report: Callable[[int, dict[str, float]], None]
+    engine: Engine | None = None
+    scorer: Scorer | None = None
+    reference: Trainer | None = None
+
+
+class Stage:
+    """The roles of a plan, wired.
+
+    Args:
+        parts: See :class:`StageParts`.
+    """
+
+    def __init__(self, parts: StageParts) -> None:
+        self.parts = parts
+        admission = Admission(parts.batch.tasks, parts.max_staleness)
+        self.source = Source(parts.dataset, parts.seed, parts.ledger, admission, parts.epochs)
+        self.rollout: Rollout | None = None
+        parts.transport.open(parts.plan.columns, parts.plan.consumers)
+        self.actor = self._actor()
+        self.roles: tuple[Role, ...] = tuple(self._role(role.name) for role in parts.plan.roles if role.name != "source")
+
+    def _role(self, name: str) -> Role:
+        builders: Mapping[str, Callable[[], Role]] = {
+            "rollout": self._rollout,
+            "supervised": self._supervised,
+            "reward": self._reward,
+            "reference": self._reference,
+            "actor_fwd": self._actor_forward,
+            "advantages": self._advantages,
+            "actor": lambda: self.actor,
+        }
+        return builders[name]()
+
+    def _rollout(self) -> Role:
+        parts = self.parts
+        assert parts.engine is not None
+        self.rollout = Rollout(
+            self.source,
+            parts.engine,
+            parts.transport,
+            parts.codec,
+            parts.ledger,
+            parts.sampling,
+            parts.batch.samples_per_task,
+            parts.seed,
+            parts.max_prompt_tokens,
+            parts.generation_timeout,
+        )
+        return self.rollout
+
+    def _supervised(self) -> Role:
+        parts = self.parts
+        return Supervised(self.source, parts.transport, parts.codec, parts.ledger, parts.max_prompt_tokens)
+
+    def _reward(self) -> Role:
+        parts = self.parts
+        assert parts.scorer is not None
+        return RewardRole(parts.transport, parts.scorer, parts.codec, parts.ledger, parts.hub)
+
+    def _reference(self) -> Role:
+        assert self.parts.reference is not None
+        return self._forward("reference", core.REF_LOGPROBS, self.parts.reference, lambda: 0)
+
+    def _actor_forward(self) -> Role:
+        return self._forward("actor_fwd", core.OLD_LOGPROBS, self.parts.trainer, self.parts.version)
+
+    def _forward(self, name: str, column: core.ColumnSpec, trainer: Trainer, version: Callable[[], int]) -> Role:
+        role = self.parts.plan.role(name)
+        assert role is not None
+        batch = self.parts.batch
+        return ForwardRole(
+            name,
+            sorted(role.reads),
+            column,
+            trainer,
+            version,
+            self.parts.transport,
+            batch.tasks,
+            batch.tokens_per_micro_batch,
+            self.parts.sampling.temperature,
+        )
+
+    def _advantages(self) -> Role:
+        parts = self.parts
+        return Advantages(parts.algorithm, parts.plan.requirements, parts.transport, parts.batch.tasks)
+
+    def _actor(self) -> Actor:
+        parts = self.parts
+        supervised = parts.plan.requirements.supervised
+        return Actor(
+            parts.plan,
+            parts.batch,
+            parts.algorithm,
+            parts.trainer,
+            parts.transport,
+            parts.ledger,
+            parts.version,
+            parts.publish,
+            parts.report,
+            parts.max_staleness,
+            1.0 if supervised else parts.sampling.temperature,
+            parts.seed,
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Where the stage stands between two batches, as JSON values."""
+        return {
+            "source": self.source.state(),
+            "ledger": self.parts.ledger.state(),
+            "actor": self.actor.state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continues where :meth:`state` stood; the transport was empty then."""
+        self.source.restore(state["source"])
+        self.parts.ledger.restore(state["ledger"])
+        self.actor.restore(state["actor"])

@@ -1,0 +1,59 @@
+"""The mismatch probe: the same tokens through engine and trainer must have the same log-probabilities."""
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+
+from relax_core.api.columns import NO_VERSION, Table
+from relax_core.api.engine import Engine, GenerateRequest, RequestClass, SamplingParameters
+from relax_core.api.errors import WeightSyncError
+from relax_core.api.trainer import MicroBatch, Trainer
+from relax_core.dataflow.generations import rows_of
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Compares an engine with the trainer it got its weights from.
+
+    Args:
+        prompt_ids: Prompt that is continued.
+        sampling: The run's own sampling parameters, shortened.
+        tolerance: Largest accepted absolute difference of a token's log-probabilities.
+        fail: Whether a larger one ends the run or is only told.
+        seed: Seed of the continuation.
+    """
+
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParameters
+    tolerance: float
+    fail: bool
+    seed: int
+
+    async def check(self, engine: Engine, trainer: Trainer, version: int) -> float:
+        """The largest absolute difference, in nats.
+
+        Raises:
+            WeightSyncError: It is beyond the tolerance (or not a number), or the engine answered with another version.
+        """
+        request = GenerateRequest(f"probe/{version}", self.prompt_ids, self.sampling, self.seed, RequestClass.PROBE)
+        generation = await engine.generate(request)
+        columns = {column.spec.name: column for column in rows_of(self.prompt_ids, [generation])}
+        table = Table(np.array([NO_VERSION]), np.array([0]), columns)
+        tokens = len(generation.token_ids)
+        batch = MicroBatch(table, np.array([1]), np.array([tokens]), self.sampling.temperature)
+        ours = trainer.forward([batch], frozenset({"logprobs"}))["logprobs"][0][-tokens:]
+        gap = float(np.abs(ours - generation.logprobs).max())
+        used = {segment_version for _, segment_version in generation.segments}
+        if used == {version} and gap <= self.tolerance:
+            return gap
+        message = (
+            f"mismatch probe: engine (version {sorted(used)}) and trainer (version {version}) differ by {gap:.3g} nats "
+            f"on the same tokens, more than probe.tolerance {self.tolerance:g}"
+        )
+        if self.fail:
+            raise WeightSyncError(message)
+        logger.warning(message)
+        return gap
