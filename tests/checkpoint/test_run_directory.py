@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from relax_core.api.errors import ConfigError
-from relax_core.checkpoint.run_directory import RunDirectory, default_run_name
+from relax_core.checkpoint.run_directory import LEDGER, RunDirectory, default_run_name
 
 CONFIG = {"seed": 3, "trainer": {"learning_rate": 1e-6, "name": "torch"}, "prompt": "größer"}
 
@@ -64,6 +64,23 @@ def test_only_an_existing_run_of_the_same_seed_can_be_resumed(tmp_path: Path) ->
     (tmp_path / "other").mkdir()
     with pytest.raises(ConfigError, match="no run"):
         RunDirectory.create(tmp_path, "other", CONFIG, 3, resume=True)
+
+
+def test_a_run_is_found_by_name(tmp_path: Path) -> None:
+    made = RunDirectory.create(tmp_path, "sums", CONFIG, 3)
+    assert RunDirectory.find(tmp_path, "sums").path == made.path
+    with pytest.raises(ConfigError, match="did you mean 'sums'"):
+        RunDirectory.find(tmp_path, "sum")
+
+
+def test_a_run_has_started_with_its_ledger_and_is_discarded_before(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "sums", CONFIG, 3)
+    run.append_jsonl("events").close()
+    assert not run.started
+    run.discard()
+    run = RunDirectory.create(tmp_path, "sums", CONFIG, 3)
+    run.append_jsonl(f"warmup_{LEDGER}").close()
+    assert run.started
 
 
 def test_default_names_tell_file_and_time_and_are_not_taken(tmp_path: Path) -> None:
