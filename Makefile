@@ -1,4 +1,4 @@
-# quickstart | test | test-slow | lint. Each sets up what it needs in $(VENV); nothing but Python has to be there.
+# quickstart | test | test-slow | lint | bench. Each sets up what it needs in $(VENV); nothing but Python has to be there.
 PYTHON ?= python3
 VENV ?= .venv
 # Which build of PyTorch to fetch: cpu, auto (by the GPU of this machine), cu126, ...
@@ -25,7 +25,7 @@ PROJECTS := pyproject.toml $(wildcard plugins/*/pyproject.toml)
 EDITABLE := -e . $(patsubst %/pyproject.toml,-e %,$(wildcard plugins/*/pyproject.toml))
 PYTEST = OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 $(VENV)/bin/pytest -n 2 --dist loadfile
 
-.PHONY: quickstart test test-slow lint
+.PHONY: quickstart test test-slow lint bench
 
 quickstart: $(VENV)/.quickstart
 	$(VENV)/bin/relax train examples/quickstart/text.yaml $(if $(SEED),--set seed=$(SEED))
@@ -41,6 +41,9 @@ lint: $(VENV)/.develop
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+bench: $(VENV)/.bench
+	$(VENV)/bin/python benchmarks/grpo_step.py
+
 $(VENV)/bin/uv:
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Relax needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
@@ -52,4 +55,8 @@ $(VENV)/.quickstart: $(VENV)/bin/uv $(PROJECTS) constraints.txt
 
 $(VENV)/.develop: $(VENV)/.quickstart
 	$(INSTALL) -e '.[dev,tasks]'
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.quickstart
+	$(INSTALL) -e '.[bench]'
 	touch $@
