@@ -1,0 +1,1 @@
+"""Transports that come with core: rows between roles."""

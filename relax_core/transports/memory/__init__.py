@@ -1,0 +1,1 @@
+"""Rows in the memory of one process, shared by its threads."""

@@ -1,0 +1,69 @@
+"""The in-process transport against the contract of all transports, and its own settings."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from relax_core.api.columns import Column
+from relax_core.api.transport import Transport
+from relax_core.testing.transport import (
+    ACTOR,
+    COLUMNS,
+    REWARDER,
+    Clock,
+    MakeTransport,
+    TransportContract,
+    add_group,
+    token_rows,
+)
+from relax_core.transports.memory.config import MemoryTransportConfig
+from relax_core.transports.memory.transport import MemoryTransport
+
+
+def make(capacity_bytes: int = 0, clock: Callable[[], float] | None = None) -> Transport:
+    config = MemoryTransportConfig(capacity_bytes=capacity_bytes)
+    return MemoryTransport(config) if clock is None else MemoryTransport(config, clock=clock)
+
+
+class TestMemoryTransport(TransportContract):
+    @pytest.fixture
+    def make_transport(self) -> MakeTransport:
+        return make
+
+
+class TestMemoryTransportInRealTime(TransportContract):
+    supports_clock = False
+
+    @pytest.fixture
+    def make_transport(self) -> MakeTransport:
+        return make
+
+
+def test_capacity_is_not_negative() -> None:
+    with pytest.raises(ValidationError):
+        MemoryTransportConfig(capacity_bytes=-1)
+
+
+def test_group_ids_and_rows_have_a_range() -> None:
+    transport = make()
+    transport.open(COLUMNS, (REWARDER, ACTOR))
+    for group in (-1, 1 << 43):
+        with pytest.raises(Exception, match="out of range"):
+            add_group(transport, group)
+    assert len(set(add_group(transport, (1 << 43) - 1)) & set(add_group(transport, 0))) == 0
+    with pytest.raises(Exception, match="more than 1048576 rows"):
+        transport.append(5, [Column(COLUMNS[2], np.zeros((1 << 20) + 1))])
+
+
+def test_a_stale_lease_is_seen_without_a_take() -> None:
+    clock = Clock()
+    transport = make(clock=clock)
+    transport.open(COLUMNS, (REWARDER,))
+    transport.append(0, token_rows(0, (1,)))
+    transport.close_group(0)
+    transport.take("rewarder", seconds=5.0)
+    assert transport.depth()["ready/rewarder"] == 0
+    clock.now += 5.0
+    assert transport.depth()["ready/rewarder"] == 1
