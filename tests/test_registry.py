@@ -1,11 +1,11 @@
-"""Plugins are really installed here; see plugins_fixtures.install."""
+"""Plugins are really installed here; see install_plugins."""
 
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from plugins_fixtures.install import IMPORTS, RLOO, algorithm, importable, install, install_source
+from install_plugins import IMPORTS, RLOO, algorithm, importable, install, install_source
 
 from relax_core.api.algorithm import Algorithm
 from relax_core.api.errors import ConfigError, PluginError

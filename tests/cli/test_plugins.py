@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from plugins_fixtures.install import RLOO, algorithm, install, install_source
+from install_plugins import RLOO, algorithm, install, install_source
 
 
 @pytest.fixture
