@@ -1,0 +1,71 @@
+"""Settings of the embedded datasets."""
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from relax_core.config import Config
+
+LARGEST_SPACE = 10**6
+
+
+class JsonlDatasetConfig(Config):
+    """Tasks in a file with one JSON object per line."""
+
+    path: Path = Field(description="UTF-8 file; blank lines are skipped.")
+    prompt_key: str = Field("prompt", description="Key of the prompt: a string or a list of chat messages.")
+    label_key: str = Field("label", description="Key of the label, any JSON value; a task may have none.")
+    metadata_key: str | None = Field(
+        None, description="Key of an object that becomes the metadata; by default all other keys of the line do."
+    )
+
+
+class GeneratedDatasetConfig(Config):
+    """Small tasks of digits, made from their index; held-out tasks never occur in training."""
+
+    task: Literal["sort_digits", "reverse", "add"] = Field(
+        "sort_digits", description="`7392=` -> `2379`; `7392=` -> `2937`; `73+92=` -> `165`."
+    )
+    digits: int = Field(4, ge=1, description="Digits of each number; at most 6, for `add` at most 3.")
+    split: Literal["train", "heldout"] = "train"
+    heldout: int = Field(200, ge=0, description="Tasks kept out of training.")
+    split_seed: int = Field(0, ge=0, description="Which tasks are held out, and their order; not the run's seed.")
+    size: int | None = Field(None, ge=1, description="Only so many tasks of the split, the first.")
+
+    @property
+    def space(self) -> int:
+        """How many tasks there are with these digits, both splits together."""
+        return int(10 ** (self.digits * (2 if self.task == "add" else 1)))
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.space > LARGEST_SPACE:
+            raise ValueError(f"digits: {self.digits} makes {self.space} tasks of {self.task}, over {LARGEST_SPACE}")
+        if self.heldout > self.space:
+            raise ValueError(f"heldout: {self.heldout} is more than the {self.space} tasks of {self.task}")
+        available = self.heldout if self.split == "heldout" else self.space - self.heldout
+        if available < 1:
+            raise ValueError(f"heldout: {self.heldout} of {self.space} tasks leaves none for split {self.split!r}")
+        if self.size is not None and self.size > available:
+            raise ValueError(f"size: {self.size} is more than the {available} tasks of split {self.split!r}")
+        return self
+
+
+class ReasoningGymDatasetConfig(Config):
+    """Tasks that reasoning-gym generates."""
+
+    task: str = Field(description="Name of a reasoning-gym dataset, such as `chain_sum`.")
+    size: int = Field(1000, ge=1, description="Number of tasks.")
+    seed: int = Field(
+        0, ge=0, description="For held-out tasks take another one; where there are few different tasks, some recur."
+    )
+    options: dict[str, Any] = Field({}, description="Further settings of that dataset, such as `max_digits`.")
+
+    @field_validator("options")
+    @classmethod
+    def _no_second_seed(cls, options: dict[str, Any]) -> dict[str, Any]:
+        for key in ("size", "seed"):
+            if key in options:
+                raise ValueError(f"options: {key!r} is a key of its own, next to options")
+        return options

@@ -1,0 +1,1 @@
+"""Embedded rewards. Worker processes import this package, so nothing here imports torch."""
