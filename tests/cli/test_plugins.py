@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 from install_plugins import RLOO, algorithm, install, install_source
 
+from relax_core import __version__
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart" / "text.yaml"
+
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
@@ -48,7 +52,7 @@ def test_json_is_all_there_is_on_stdout(site: Path) -> None:
     install_source("relax-loud", f"print('hello')\n{algorithm('loud')}", site)
     result = relax(site, "plugins", "list", "--format", "json")
     listing = json.loads(result.stdout)
-    assert (listing["schema"], listing["core"]) == (1, "0.1.0")
+    assert (listing["schema"], listing["core"]) == (1, __version__)
     loud = next(plugin for plugin in listing["plugins"] if plugin["name"] == "relax-loud")
     assert loud.pop("load_ms") > 0
     assert loud == {
@@ -104,6 +108,14 @@ def test_show_of_an_unknown_plugin_is_one_line_with_the_nearest_name(site: Path)
     assert result.stderr.count("\n") == 1
 
 
+def test_selecting_a_broken_plugin_has_an_exit_code_of_its_own(site: Path) -> None:
+    install_source("relax-broken", "import does_not_exist", site)
+    result = relax(site, "config", "check", str(EXAMPLE), "--set", "algorithm=broken")
+    assert result.returncode == 3
+    assert "plugin relax-broken is not usable (error): ModuleNotFoundError" in result.stderr
+    assert relax(site, "config", "check", str(EXAMPLE)).returncode == 0
+
+
 def test_an_unknown_command_is_a_usage_error(site: Path) -> None:
     result = relax(site, "plugins", "lsit")
     assert result.returncode == 2
@@ -111,4 +123,4 @@ def test_an_unknown_command_is_a_usage_error(site: Path) -> None:
 
 
 def test_version(site: Path) -> None:
-    assert relax(site, "--version").stdout == "relax 0.1.0\n"
+    assert relax(site, "--version").stdout == f"relax {__version__}\n"
