@@ -32,7 +32,7 @@ def make_tokens(
     outputs: Collection[str] = ("logprobs",),
     dtype: torch.dtype = torch.float32,
 ) -> Tokens:
-    """A whole update as one micro-batch.
+    """A whole update, of at least one row, as one micro-batch.
 
     Args:
         rows: One mapping per row from column name to its entry: an array as long as the row has trainable tokens, or a
@@ -41,10 +41,10 @@ def make_tokens(
         outputs: Columns that stand for what a trainer computes; they become leaves that require a gradient.
         dtype: Of all floating point columns.
     """
-    lengths = torch.tensor([len(np.asarray(next(iter(row.values())))) for row in [_token_columns(row) for row in rows]])
+    lengths = torch.tensor([_length(row) for row in rows], dtype=torch.int64)
     index = torch.repeat_interleave(torch.arange(len(rows)), lengths)
     group = torch.as_tensor(np.asarray(groups, np.int64))
-    columns = {name: _tensor([row[name] for row in rows], dtype) for name in (rows[0] if rows else ())}
+    columns = {name: _tensor([row[name] for row in rows], dtype) for name in rows[0]}
     return Tokens(
         outputs={name: columns.pop(name).requires_grad_() for name in outputs},
         columns=columns,
@@ -308,11 +308,11 @@ def _prepare(
     assert set(produced) == {spec.name for spec in asked.produces}, (
         f"prepare() gives {sorted(produced)}, not `produces`"
     )
-    made = {spec.name: produced[spec.name] for spec in asked.produces}
-    return {
-        spec.name: entries if isinstance(entries, Column) else Column.of(spec, list(entries))  # type: ignore[arg-type]
-        for spec, entries in zip(asked.produces, made.values(), strict=True)
-    }
+    return {spec.name: _as_column(spec, produced[spec.name]) for spec in asked.produces}
+
+
+def _as_column(spec: ColumnSpec, entries: Any) -> Column:
+    return entries if isinstance(entries, Column) else Column.of(spec, list(entries))
 
 
 def _column(entries: Sequence[npt.ArrayLike], name: str) -> Column:
@@ -320,8 +320,11 @@ def _column(entries: Sequence[npt.ArrayLike], name: str) -> Column:
     return Column.of(ColumnSpec(name, first.dtype.name, "token" if first.ndim else "row"), entries)
 
 
-def _token_columns(row: Mapping[str, npt.ArrayLike]) -> dict[str, npt.ArrayLike]:
-    return {name: value for name, value in row.items() if np.ndim(value) > 0}
+def _length(row: Mapping[str, npt.ArrayLike]) -> int:
+    lengths = {len(np.asarray(value)) for value in row.values() if np.ndim(value) > 0}
+    if len(lengths) != 1:
+        raise ValueError(f"the per-token columns of a row have different lengths: {sorted(lengths)}")
+    return lengths.pop()
 
 
 def _tensor(entries: Sequence[npt.ArrayLike], dtype: torch.dtype) -> Tensor:
