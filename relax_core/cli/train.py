@@ -38,7 +38,7 @@ def plan(file: File = None, overrides: Set = None) -> None:
     """Prints what a run would do: roles, columns, policies of the ratio."""
     from relax_core.api.errors import ConfigError
     from relax_core.config.load import load_run
-    from relax_core.dataflow.plan import describe_run
+    from relax_core.cli.describe import describe_run
 
     if file is None:
         raise ConfigError("relax plan: give a YAML file")
