@@ -1,0 +1,1 @@
+"""Publications of weights: what they consist of, who counts their versions, whether they arrived."""
