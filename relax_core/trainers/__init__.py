@@ -1,0 +1,1 @@
+"""Embedded trainers, one folder each."""

@@ -1,0 +1,1 @@
+"""The embedded trainer: any Hugging Face causal language model on one device, in this process."""

@@ -1,0 +1,21 @@
+"""Settings of the embedded trainer. Imports no torch."""
+
+from pydantic import Field
+
+from relax_core.config import TrainerConfig
+
+
+class TorchTrainerConfig(TrainerConfig):
+    """AdamW on one device, for any causal language model of transformers."""
+
+    gradient_checkpointing: bool = Field(
+        False, description="Recompute each layer in the backward pass: less memory, a third more work."
+    )
+    logprob_chunk_tokens: int | None = Field(
+        None, ge=0, description="Tokens whose logits are held at once; absent: as many as fit into 512 MiB; 0: all."
+    )
+    packing: bool = Field(
+        False,
+        description="Rows of a micro-batch end to end, attending only to themselves, instead of padded to the longest. "
+        "Pays with `flash_attention_2`; `sdpa` and `eager` hold a mask of all tokens by all tokens.",
+    )

@@ -1,0 +1,116 @@
+"""Loading a causal language model, and finding out how far it lets itself be taken apart."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from relax_core.api.context import ModelSource
+from relax_core.api.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+Model = Any
+"""A transformers causal language model; its library gives it no type that carries the attributes used here."""
+
+
+def load_model(source: ModelSource, device: str, folder: Path | None = None, dtype: str | None = None) -> Model:
+    """The model of ``source``, without dropout; other weights of the same model from ``folder``, or another dtype."""
+    model: Model = AutoModelForCausalLM.from_pretrained(
+        folder or source.path,
+        dtype=getattr(torch, dtype or source.dtype),
+        attn_implementation=source.attention,
+        trust_remote_code=source.trust_remote_code,
+    )
+    return model.to(device).eval()
+
+
+def separable_head(model: Model) -> nn.Linear | None:
+    """The output layer, if the logits are exactly that layer applied to the base model's last hidden states.
+
+    Some models scale or cap their logits (Cohere, Gemma 2), others keep a projection in between. To see it at any size
+    of logits, the layer's output is replaced by known numbers on a short input: they must come out as they are.
+    """
+    head = model.get_output_embeddings()
+    if type(head) is not nn.Linear or model.base_model is model:
+        return None
+    ids = torch.arange(8, device=model.device)[None] % model.config.vocab_size
+    with torch.no_grad(), _replaced_output(head) as seen:
+        logits = model(input_ids=ids, use_cache=False).logits
+        hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    untouched = "output" in seen and torch.equal(logits.float(), seen["output"].float())
+    if untouched and torch.allclose(hidden.float(), seen["input"].float(), rtol=1e-2, atol=1e-3):
+        return head
+    logger.warning("%s changes its logits after the output layer: they are held whole", type(model).__name__)
+    return None
+
+
+@contextmanager
+def _replaced_output(head: nn.Linear) -> Iterator[dict[str, Tensor]]:
+    """Makes ``head`` return numbers from −100 to 100; yields what it was last given and what it gave."""
+    seen: dict[str, Tensor] = {}
+
+    def replace(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        known = torch.linspace(-100, 100, output.numel(), device=output.device).view_as(output)
+        seen.update(input=inputs[0], output=known.to(output.dtype))
+        return seen["output"]
+
+    handle = head.register_forward_hook(replace)
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
+def require_packing(model: Model) -> None:
+    """Refuses a model in which rows laid end to end influence each other.
+
+    Raises:
+        ConfigError: The second of two rows changes with the first, or differs from the same row alone.
+    """
+    name = f"{type(model).__name__} with attention {model.config._attn_implementation!r}"
+    if "position_ids" not in inspect.signature(model.base_model.forward).parameters:
+        raise ConfigError(f"trainer.packing: {name} takes no position_ids, so rows cannot be packed; use false")
+    ids = torch.arange(16, device=model.device) % model.config.vocab_size
+    one, other, second = ids[:4], ids[4:8], ids[8:]
+    places = torch.arange(8, device=model.device)
+
+    def states(*rows: Tensor) -> Tensor:
+        positions = torch.cat([places[: len(row)] for row in rows])
+        outputs = model.base_model(input_ids=torch.cat(rows)[None], position_ids=positions[None], use_cache=False)
+        hidden: Tensor = outputs.last_hidden_state[0, -len(second) :]
+        return hidden.float()
+
+    with torch.no_grad():
+        after_one, after_other, alone = states(one, second), states(other, second), states(second)
+    tolerance = 1e-4 if model.dtype == torch.float32 else 0.05
+    if not torch.equal(after_one, after_other) or not torch.allclose(after_one, alone, tolerance, tolerance):
+        raise ConfigError(f"trainer.packing: rows packed for {name} influence each other; use false")
+
+
+def checkpoint_gradients(model: Model) -> None:
+    """Makes every layer recompute itself in the backward pass.
+
+    Layers do so only in training mode; they alone are put into it, what lies inside them stays without dropout.
+
+    Raises:
+        ConfigError: The model cannot do it.
+    """
+    if not model.supports_gradient_checkpointing:
+        raise ConfigError(f"trainer.gradient_checkpointing: {type(model).__name__} does not support it; use false")
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    for layer in model.modules():
+        if isinstance(layer, GradientCheckpointingLayer):
+            layer.training = True
+            for name, value in vars(layer).items():
+                if "drop" in name and isinstance(value, float):
+                    setattr(layer, name, 0.0)

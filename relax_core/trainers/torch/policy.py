@@ -1,0 +1,81 @@
+"""A causal language model that tells how probable the trainable tokens of a micro-batch are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from relax_core.api.columns import IntArray
+from relax_core.api.context import ModelSource
+from relax_core.api.errors import ConfigError
+from relax_core.api.trainer import MicroBatch
+from relax_core.trainers.torch.config import TorchTrainerConfig
+from relax_core.trainers.torch.layout import Layout, lay_out
+from relax_core.trainers.torch.logprobs import Sampling, logprobs_from_hidden, logprobs_from_logits
+from relax_core.trainers.torch.model import checkpoint_gradients, load_model, require_packing, separable_head
+from relax_core.trainers.torch.support import support_of
+
+OUTPUTS = frozenset({"logprobs", "entropy"})
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What the model says about N trainable tokens.
+
+    Args:
+        outputs: float32 ``[N]`` by name, with gradient where gradients are on.
+        positions: int64 ``[N]``: places of the tokens in the flat values of the table's per-token columns.
+        fed: Tokens that went through the model, padding apart.
+    """
+
+    outputs: Mapping[str, Tensor]
+    positions: IntArray
+    fed: int
+
+
+class CausalPolicy:
+    """The model of ``source`` on ``device``.
+
+    Raises:
+        ConfigError: The model cannot do what the configuration asks.
+    """
+
+    def __init__(self, config: TorchTrainerConfig, source: ModelSource, device: str) -> None:
+        self.config = config
+        self.device = device
+        self.model = load_model(source, device)
+        self.head = separable_head(self.model)
+        if config.packing:
+            require_packing(self.model)
+        if config.gradient_checkpointing:
+            checkpoint_gradients(self.model)
+
+    def score(self, batch: MicroBatch) -> Scored | None:
+        """One pass over a micro-batch; ``None``, at no cost, when none of its tokens is trainable."""
+        if not batch.temperature > 0:
+            raise ConfigError(f"sampling.temperature: {batch.temperature} gives no probabilities; it must be above 0")
+        layout = lay_out(batch.table, self.config.packing, self.device)
+        if layout is None:
+            return None
+        support = support_of(batch.table, layout.positions, self.device)
+        logprobs, entropy = self._outputs(layout, Sampling(layout.targets, batch.temperature, support))
+        return Scored({"logprobs": logprobs, "entropy": entropy}, layout.positions, layout.fed)
+
+    def _outputs(self, layout: Layout, sampling: Sampling) -> tuple[Tensor, Tensor]:
+        arguments = {"input_ids": layout.input_ids, "use_cache": False}
+        if layout.position_ids is not None:
+            arguments["position_ids"] = layout.position_ids
+        if self.head is None:
+            logits = self.model(**arguments).logits
+            return logprobs_from_logits(_chosen(logits, layout.predictors), sampling)
+        hidden = self.model.base_model(**arguments).last_hidden_state
+        chosen = _chosen(hidden, layout.predictors)
+        return logprobs_from_hidden(chosen, self.head, sampling, self.config.logprob_chunk_tokens)
+
+
+def _chosen(values: Tensor, places: Tensor) -> Tensor:
+    """``[B, L, D] -> [N, D]``: the entries at some places of the flattened first two axes."""
+    return torch.index_select(values.flatten(0, 1), 0, places)

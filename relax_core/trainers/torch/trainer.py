@@ -1,0 +1,135 @@
+"""The embedded trainer: a policy, an optimizer, and the contract between them and the roles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relax_core.api.algorithm import Loss
+from relax_core.api.columns import Column, ColumnSpec
+from relax_core.api.context import Context
+from relax_core.api.errors import ConfigError, TrainingError
+from relax_core.api.tokens import Tokens, tokens_of
+from relax_core.api.trainer import MicroBatch, Sums, Trainer
+from relax_core.api.weights import Manifest, Publication
+from relax_core.trainers.torch.checkpoint import load_checkpoint, save_checkpoint
+from relax_core.trainers.torch.config import TorchTrainerConfig
+from relax_core.trainers.torch.model import load_model
+from relax_core.trainers.torch.optimizer import MasterOptimizer
+from relax_core.trainers.torch.policy import OUTPUTS, CausalPolicy
+from relax_core.weights.manifest import buckets, describe
+
+HOST = "cpu"
+"""Where released tensors wait."""
+
+
+class TorchTrainer(Trainer):
+    """Any causal language model of transformers on one device.
+
+    A loss or metric that is not finite is handed on as it is in :class:`Sums`; ``apply`` then tells by ``skipped`` that
+    the update did not happen, and its sums belong in no mean.
+    """
+
+    def __init__(self, config: TorchTrainerConfig, context: Context) -> None:
+        if context.model is None:
+            raise ConfigError("trainer: 'torch' needs a model (model.path or model.init)")
+        if context.world_size != 1:
+            raise ConfigError(f"trainer: 'torch' runs on one rank, not on {context.world_size}")
+        self.config = config
+        self.context = context
+        self.source = context.model
+        self._waiting: dict[str, Tensor] = {}
+
+    def start(self) -> None:
+        self.policy = CausalPolicy(self.config, self.source, self.context.device)
+        parameters = dict(self.policy.model.named_parameters())
+        masters: dict[str, Tensor] = dict(parameters)
+        if self.source.dtype != "float32":
+            exact = load_model(self.source, self.context.device, dtype="float32")
+            masters = {name: parameter.detach() for name, parameter in exact.named_parameters()}
+        self.optimizer = MasterOptimizer(self.config, parameters, masters)
+
+    def forward(self, batches: Sequence[MicroBatch], outputs: frozenset[str]) -> Mapping[str, Column]:
+        if unknown := outputs - OUTPUTS:
+            raise ConfigError(f"trainer: 'torch' cannot compute {sorted(unknown)}; it knows {sorted(OUTPUTS)}")
+        parts: dict[str, list[np.ndarray]] = {name: [] for name in outputs}
+        for batch in batches:
+            with torch.no_grad():
+                scored = self.policy.score(batch)
+            for name in outputs:
+                values = np.zeros(len(batch.table["tokens"].values), np.float32)
+                if scored is not None:
+                    values[scored.positions] = scored.outputs[name].cpu().numpy()
+                parts[name].append(values)
+        lengths = np.concatenate([np.zeros(1, np.int64), *(batch.table["tokens"].lengths for batch in batches)])
+        empty = np.empty(0, np.float32)
+        return {
+            name: Column(ColumnSpec(name, "float32"), np.concatenate([empty, *values]), np.cumsum(lengths))
+            for name, values in parts.items()
+        }
+
+    def accumulate(self, batches: Sequence[MicroBatch], loss: Callable[[Tokens], Loss]) -> Sums:
+        total = Sums()
+        for batch in batches:
+            scored = self.policy.score(batch)
+            if scored is not None:
+                tokens = tokens_of(batch, scored.outputs, self.context.device)
+                total += _backward(loss(tokens), tokens, scored.fed)
+        return total
+
+    def apply(self, denominator: float) -> Mapping[str, float]:
+        metrics = self.optimizer.apply(denominator)
+        if metrics["skipped"]:
+            self.context.count("updates_skipped", 1)
+        return metrics
+
+    def publish(self, version: int) -> Publication:
+        """Buckets are copied when they are consumed: weights that change before show as a wrong checksum."""
+        tensors = self.policy.model.state_dict()
+        return Publication(Manifest(version, describe(tensors)), buckets(tensors))
+
+    def release(self, what: frozenset[str]) -> None:
+        if unknown := what - {"weights", "optimizer", "gradients"}:
+            raise ConfigError(f"trainer: cannot release {sorted(unknown)}; it has weights, optimizer and gradients")
+        if "gradients" in what:
+            self._waiting = self.optimizer.take_gradients(HOST)
+        if "weights" in what:
+            self.policy.model.to(HOST)
+        if "optimizer" in what:
+            self.optimizer.move(HOST)
+
+    def restore(self) -> None:
+        self.policy.model.to(self.context.device)
+        self.optimizer.move(self.context.device)
+        self.optimizer.give_gradients(self._waiting)
+        self._waiting = {}
+
+    def save(self, directory: Path) -> None:
+        """Between two updates: gradients that wait for ``apply`` are not part of it."""
+        save_checkpoint(directory, self.policy.model, self.source, self.optimizer)
+
+    def load(self, directory: Path) -> None:
+        load_checkpoint(directory, self.policy.model, self.source, self.optimizer)
+
+    def close(self) -> None:
+        del self.policy, self.optimizer
+
+
+def _backward(loss: Loss, tokens: Tokens, fed: int) -> Sums:
+    """Adds the gradient of one micro-batch and returns its sums."""
+    expected = (len(tokens) if loss.unit == "token" else tokens.rows,)
+    if loss.value.shape != expected or loss.weight.shape != expected:
+        raise TrainingError(
+            f"a loss of unit {loss.unit!r} needs value and weight of shape {expected}, "
+            f"not {tuple(loss.value.shape)} and {tuple(loss.weight.shape)}"
+        )
+    weighted = loss.value * loss.weight.detach()
+    weighted.sum().backward()
+    sums = [weighted.detach(), loss.weight, *loss.metrics.values()]
+    value, weight, *metrics = torch.stack([each.sum(dtype=torch.float64) for each in sums]).tolist()
+    counts = [each.numel() for each in loss.metrics.values()]
+    return Sums(value, weight, dict(zip(loss.metrics, zip(metrics, counts, strict=True), strict=True)), fed)
