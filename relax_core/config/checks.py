@@ -1,23 +1,19 @@
 """What keys of a run ask of one another. Each check yields the key that is wrong, and one line about it."""
 
 from collections.abc import Iterator
-from typing import Final
 
 from relax_core.api.algorithm import Requirements
-from relax_core.config.base import AlgorithmConfig, TrainerConfig
+from relax_core.api.errors import ConfigError
+from relax_core.config.base import AlgorithmConfig, Config, TrainerConfig
 from relax_core.config.problems import Key
 from relax_core.config.run import RunSections
 from relax_core.config.run_config import RunConfig
 from relax_core.config.selection import Selected
 from relax_core.config.suggest import path_suggestion
+from relax_core.config.validation import show
+from relax_core.dataflow.plan import derive_plan
 
 Finding = tuple[Key, str]
-
-_UNUSED_WHEN_SUPERVISED: Final = (
-    *(("sampling", name) for name in ("max_new_tokens", "temperature", "top_p", "top_k", "stop", "stop_token_ids")),
-    ("batch", "samples_per_task"),
-    ("batch", "old"),
-)
 
 
 def check(config: RunConfig) -> Iterator[Finding]:
@@ -27,6 +23,7 @@ def check(config: RunConfig) -> Iterator[Finding]:
     yield from _check_model(config.run)
     yield from _check_length(config.run)
     yield from _check_batch(config.run)
+    yield from _check_plan(config)
     if requirements.supervised:
         yield from _check_supervised(config)
     else:
@@ -71,6 +68,11 @@ def _check_length(run: RunSections) -> Iterator[Finding]:
         yield ("updates",), "missing: give `updates` (optimizer steps) or `epochs` (passes over the dataset)"
     elif run.updates is not None and run.epochs is not None:
         yield ("epochs",), f"{run.epochs} contradicts `updates`, which is {run.updates}: give one of them"
+    per_batch = run.batch.updates_per_batch * run.batch.epochs_per_batch
+    if run.updates is not None and run.updates % per_batch:
+        nearest = max(round(run.updates / per_batch), 1) * per_batch
+        made = f"{per_batch} updates (batch.updates_per_batch x batch.epochs_per_batch)"
+        yield ("updates",), f"{run.updates} ends in the middle of a batch of {made}; did you mean {nearest}?"
 
 
 def _check_batch(run: RunSections) -> Iterator[Finding]:
@@ -82,6 +84,14 @@ def _check_batch(run: RunSections) -> Iterator[Finding]:
             ("batch", "updates_per_batch"),
             f"{batch.updates_per_batch} does not divide `batch.tasks`, which is {batch.tasks}; did you mean {nearest}?",
         )
+
+
+def _check_plan(config: RunConfig) -> Iterator[Finding]:
+    try:
+        derive_plan(config.algorithm.config, config.run.batch, config.run.sampling)
+    except ConfigError as error:
+        key, _, text = str(error).partition(": ")
+        yield tuple(key.split(".")), text
 
 
 def _check_rollout(config: RunConfig, requirements: Requirements) -> Iterator[Finding]:
@@ -96,13 +106,22 @@ def _check_rollout(config: RunConfig, requirements: Requirements) -> Iterator[Fi
 
 
 def _check_supervised(config: RunConfig) -> Iterator[Finding]:
-    name, defaults = config.algorithm.name, RunSections.model_validate({})
+    name, run = config.algorithm.name, config.run
     if config.rewards:
         yield ("reward",), f"{config.rewards[0].name} would be ignored: {name} is supervised and learns from labels"
-    for section, key in _UNUSED_WHEN_SUPERVISED:
-        value = getattr(getattr(config.run, section), key)
-        if value != getattr(getattr(defaults, section), key):
-            yield (section, key), f"{value} would be ignored: {name} is supervised and samples nothing"
+    unused: list[tuple[str, Config]] = [("sampling", run.sampling)]
+    if config.eval_dataset is None:
+        unused += [("engine", config.engine.config), ("weight_sync", config.weight_sync.config), ("probe", run.probe)]
+    changed = {(section, key): value for section, model in unused for key, value in _changed(model).items()}
+    if "samples_per_task" in _changed(run.batch):
+        changed["batch", "samples_per_task"] = run.batch.samples_per_task
+    for place, value in changed.items():
+        yield place, f"{show(value, place)} would be ignored: {name} is supervised and trains on no samples"
+
+
+def _changed(model: Config) -> dict[str, object]:
+    """What differs from the defaults; that a default is written out does no harm."""
+    return model.model_dump(mode="json", exclude_defaults=True)
 
 
 def _check_evaluation(config: RunConfig) -> Iterator[Finding]:

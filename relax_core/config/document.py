@@ -70,7 +70,7 @@ def parse_yaml(text: str) -> Any:
     """
     try:
         value = yaml.load(text, _Loader)
-        json.dumps(value)
+        json.dumps(value, ensure_ascii=False).encode()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
@@ -79,7 +79,7 @@ def parse_yaml(text: str) -> Any:
     except yaml.reader.ReaderError as error:
         raise ConfigError(f"position {error.position}: unreadable character, {error.reason}") from error
     except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"a value is neither mapping, list, text, number, boolean nor null: {error}") from error
+        raise ConfigError(f"a value is no mapping, list, text, number, boolean or null: {error}") from error
     return value
 
 

@@ -85,27 +85,27 @@ def _split(document: dict[str, Any]) -> tuple[dict[str, Any], dict[Key, Any]]:
         components.setdefault(("warmup", "algorithm"), "sft")
         components.setdefault(("warmup", "trainer"), {})
     if ("warmup", "trainer") in components:
-        components["warmup", "trainer"] = _merged(components["trainer",], components["warmup", "trainer"])
+        trainers = _as_mapping(components[("trainer",)]), _as_mapping(components[("warmup", "trainer")])
+        components[("warmup", "trainer")] = _merged(*trainers)
     return plain, components
 
 
+def _as_mapping(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
 def _merged(below: Any, above: Any) -> Any:
-    """Two component sections, or mappings inside them, as one; what stands above wins."""
-    below, above = ({"name": value} if isinstance(value, str) else value for value in (below, above))
+    """Two values as one: mappings key by key, otherwise the one above."""
     if not (isinstance(below, dict) and isinstance(above, dict)):
         return above
-    both = {
-        key: _merged(below[key], value) if isinstance(value, dict) and key in below else value
-        for key, value in above.items()
-    }
-    return below | both
+    return below | {key: _merged(below.get(key), value) for key, value in above.items()}
 
 
 def _select_all(components: dict[Key, Any], problems: Problems, replaced: dict[Key, str]) -> _Selection:
     selected: _Selection = {}
     for section in SECTIONS:
         # What is wrong with the run's trainer is reported there, not again in the warm-up's copy.
-        if section.key in components and (section.key != ("warmup", "trainer") or selected["trainer",]):
+        if section.key in components and (section.key != ("warmup", "trainer") or selected[("trainer",)]):
             selected[section.key] = _select_section(section, components[section.key], problems, replaced)
     return selected
 
@@ -132,25 +132,26 @@ def _require(run: RunSections, selected: _Selection, problems: Problems) -> None
 
 
 def _assemble(source: str, run: RunSections, selected: _Selection) -> RunConfig:
-    rewards = selected.get(("reward",), ())
+    def one(*key: str) -> Selected:
+        return selected[key][0]
+
+    dataset, rewards = one("dataset"), selected.get(("reward",), ())
     warmup = run.warmup.updates > 0
-    dataset = selected["dataset",][0]
+    warmup_dataset = selected.get(("warmup", "dataset"), (replace(dataset, section="warmup.dataset"),))[0]
     return RunConfig(
         source=source,
         run=run,
-        algorithm=selected["algorithm",][0],
-        trainer=selected["trainer",][0],
-        engine=selected["engine",][0],
-        transport=selected["transport",][0],
-        weight_sync=selected["weight_sync",][0],
+        algorithm=one("algorithm"),
+        trainer=one("trainer"),
+        engine=one("engine"),
+        transport=one("transport"),
+        weight_sync=one("weight_sync"),
         dataset=dataset,
         rewards=rewards,
-        sinks=selected["sinks",],
-        eval_dataset=selected["eval", "dataset"][0] if run.eval else None,
+        sinks=selected[("sinks",)],
+        eval_dataset=one("eval", "dataset") if run.eval else None,
         eval_rewards=selected.get(("eval", "reward"), rewards) if run.eval else (),
-        warmup_algorithm=selected["warmup", "algorithm"][0] if warmup else None,
-        warmup_dataset=selected.get(("warmup", "dataset"), (replace(dataset, section="warmup.dataset"),))[0]
-        if warmup
-        else None,
-        warmup_trainer=selected["warmup", "trainer"][0] if warmup else None,
+        warmup_algorithm=one("warmup", "algorithm") if warmup else None,
+        warmup_dataset=warmup_dataset if warmup else None,
+        warmup_trainer=one("warmup", "trainer") if warmup else None,
     )

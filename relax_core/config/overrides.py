@@ -9,6 +9,7 @@ from relax_core.api.errors import ConfigError
 from relax_core.config.document import parse_yaml
 from relax_core.config.problems import Key, dotted
 from relax_core.config.sections import DEFAULT_SINKS, section_at
+from relax_core.config.validation import show
 
 
 def apply_overrides(document: Mapping[str, Any], overrides: Sequence[str]) -> tuple[dict[str, Any], dict[Key, str]]:
@@ -41,9 +42,9 @@ def _parsed(override: str) -> tuple[list[str], Any]:
     left, equals, right = override.partition("=")
     parts = left.strip().split(".")
     if not equals or not all(parts):
-        raise ConfigError(f"--set {override}: write key=value, as in trainer.learning_rate=1e-5")
+        raise ConfigError(f"--set {left}: write key=value, as in trainer.learning_rate=1e-5")
     if not right.strip():
-        raise ConfigError(f"--set {override}: no value; write null to remove the key, '\"\"' for empty text")
+        raise ConfigError(f"--set {left}: no value; write null to remove the key, '\"\"' for empty text")
     try:
         return parts, parse_yaml(right)
     except ConfigError as error:
@@ -62,7 +63,7 @@ def _assign(document: dict[str, Any], parts: Sequence[str], value: Any, replaced
             holder[index] = {"name": holder[index]}
         holder = holder[index]
         if not isinstance(holder, dict | list):
-            raise ConfigError(f"{dotted(key)} is {holder!r:.60} and holds no key {following!r}")
+            raise ConfigError(f"{dotted(key)} is {show(holder, key)} and holds no key {following!r}")
     index = _index(holder, parts[-1], key)
     section = section_at(key)
     if section is not None and index == "name":

@@ -1,0 +1,110 @@
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relax_core.api.errors import ConfigError
+from relax_core.config.load import load_run
+
+
+def refusal(document: dict[str, Any], *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_run(None, overrides, document)
+    return str(caught.value).replace("command line: ", "")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (["model.path=null"], "model: give either `path`, a folder in Hugging Face format, or `init`, "),
+        (["model.init={model_type: qwen3}"], "model: give either `path`"),
+        (["model.tokenizer=qwen"], "model.tokenizer: qwen would be ignored: with `model.path` it is in that folder"),
+        (["updates=null"], "updates: missing: give `updates` (optimizer steps) or `epochs` (passes over the dataset)"),
+        (["epochs=2"], "epochs: 2 contradicts `updates`, which is 6: give one of them"),
+        (["batch.epochs_per_batch=4"], "updates: 6 ends in the middle of a batch of 4 updates "
+         "(batch.updates_per_batch x batch.epochs_per_batch); did you mean 8?"),
+        (["sampling.temperature=0"], "sampling.temperature: 0 is greedy: all samples of a task would be equal"),
+        (["batch.samples_per_task=1"], "batch.samples_per_task: grpo needs groups of at least 2: "
+         "batch.samples_per_task is 1"),
+        (["batch.updates_per_batch=6"], "batch.updates_per_batch: 6 does not divide `batch.tasks`, which is 32; "
+         "did you mean 4?"),
+        (["mode=hybrid"], "mode: hybrid is not available: the local runtime runs `colocate` only"),
+        (["mode=fully_async", "max_staleness=3"], "mode: fully_async is not available"),
+        (["max_staleness=2"], "max_staleness: 2 has no effect in mode colocate, where no row is ever stale"),
+        (["reward=null"], "reward: missing: grpo learns from rewards; name a reward, such as exact or python"),
+        (["algorithm=sft"], "reward: exact would be ignored: sft is supervised and learns from labels"),
+        (["eval.samples_per_task=4"], "eval.samples_per_task: 4 equal samples: `eval.sampling.temperature` is 0"),
+        (["warmup.algorithm=grpo"], "warmup.algorithm: grpo is not supervised; a warm-up must be, as sft is"),
+        (["trainer.minimum_learning_rate=1e-4"], "trainer.minimum_learning_rate: 0.0001 would be ignored: "
+         "`schedule` is constant"),
+        (["trainer.schedule=linear", "trainer.minimum_learning_rate=1"], "trainer.minimum_learning_rate: 1.0 is above "
+         "`learning_rate`, which is 0.001"),
+        (["warmup.trainer.minimum_learning_rate=1e-4"], "warmup.trainer.minimum_learning_rate: 0.0001 would be "),
+        (["batch.old=rollout", "algorithm.correction=tis"], "batch.old: 'rollout' leaves nothing to correct"),
+    ],
+)  # fmt: skip
+def test_keys_that_contradict_one_another(document: dict[str, Any], overrides: list[str], line: str) -> None:
+    assert refusal(document, *overrides).splitlines()[0].startswith(line)
+
+
+SUPERVISED = ["algorithm=sft", "reward=null", "eval=null"]
+
+
+@pytest.mark.parametrize("overrides", [[], ["updates=null", "epochs=2"], ["batch.tasks=5"]])
+def test_a_supervised_run_is_right_with_updates_or_epochs(document: dict[str, Any], overrides: list[str]) -> None:
+    assert load_run(None, [*SUPERVISED, *overrides], document).rewards == ()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "sampling.top_p=0.9",
+        "sampling.temperature=0",
+        "sampling.stop=[x]",
+        "batch.samples_per_task=4",
+        "batch.old=rollout",
+        "probe.every=0",
+        "engine.max_batch_rows=2",
+    ],
+)
+def test_what_a_supervised_run_would_ignore_is_refused(document: dict[str, Any], override: str) -> None:
+    line = refusal(document, *SUPERVISED, override)
+    assert line.startswith(f"{override.partition('=')[0]}: ")
+    assert "would be ignored" in line
+    assert "\n" not in line
+
+
+def test_a_supervised_run_evaluates_with_rewards_of_the_evaluation_alone(document: dict[str, Any]) -> None:
+    supervised = ["algorithm=sft", "reward=null"]
+    assert load_run(None, [*supervised, "engine.max_batch_rows=2"], document).eval_rewards[0].name == "exact"
+    line = refusal(document, *supervised, "eval.reward=null")
+    assert line == "eval.reward: missing: sft is supervised, so the run has no reward for it"
+
+
+def test_a_resolved_supervised_run_is_still_right(document: dict[str, Any]) -> None:
+    resolved = load_run(None, SUPERVISED, document).resolved()
+    assert load_run(None, base=resolved).resolved() == resolved
+
+
+def test_a_missing_model_names_the_nearest(document: dict[str, Any], model_folder: Path) -> None:
+    wrong = model_folder.with_name("qwne")
+    line = refusal(document, f"model.path={wrong}")
+    assert line == f"model.path: missing model: there is no folder {str(wrong)!r}; did you mean {str(model_folder)!r}?"
+    (model_folder / "config.json").unlink()
+    line = refusal(document)
+    assert line == f"model.path: missing model: there is no config.json in the folder {str(model_folder)!r}"
+
+
+def test_a_model_is_looked_for_from_the_current_folder(
+    document: dict[str, Any], model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(model_folder.parent)
+    load_run(None, [f"model.path={model_folder.name}"], document)
+    monkeypatch.chdir(os.sep)
+    assert "missing model" in refusal(document, f"model.path={model_folder.name}")
+
+
+def test_all_contradictions_are_told(document: dict[str, Any]) -> None:
+    lines = refusal(document, "epochs=1", "max_staleness=1", "sampling.temperature=0").splitlines()
+    assert sorted(line.partition(":")[0] for line in lines) == ["epochs", "max_staleness", "sampling.temperature"]

@@ -1,0 +1,44 @@
+from pathlib import Path
+
+import pytest
+
+from relax_core.api.errors import ConfigError
+from relax_core.config.load import load_run
+from relax_core.config.shortcut import shortcut
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    file = tmp_path / "my.jsonl"
+    file.write_text('{"prompt": "1+1=", "label": "2"}\n')
+    return file
+
+
+def test_three_options_make_a_run(model_folder: Path, data: Path) -> None:
+    code = data.with_name("my.py")
+    code.write_text("def score(response):\n    return 1.0\n")
+    config = load_run(None, ["batch.tasks=4"], shortcut(model_folder, data, f"{code}:score"))
+    assert config.source == "command line"
+    assert config.run.model.path == model_folder
+    assert (config.run.epochs, config.run.batch.tasks, config.run.batch.samples_per_task) == (1, 4, 8)
+    assert (config.dataset.name, config.dataset.resolved()["path"]) == ("jsonl", str(data))
+    assert [(reward.name, reward.resolved()["function"]) for reward in config.rewards] == [("python", f"{code}:score")]
+
+
+@pytest.mark.parametrize(("reward", "name"), [("exact", "exact"), ("relax-core/exact", "relax-core/exact")])
+def test_a_reward_may_be_named(model_folder: Path, data: Path, reward: str, name: str) -> None:
+    assert load_run(None, base=shortcut(model_folder, data, reward)).rewards[0].name == name
+
+
+def test_a_function_in_a_package_is_taken_as_it_is(model_folder: Path, data: Path) -> None:
+    config = load_run(None, base=shortcut(model_folder, data, "package.module:score"))
+    assert config.rewards[0].resolved()["function"] == "package.module:score"
+
+
+def test_missing_files_name_the_nearest(model_folder: Path, data: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"command line: --data: there is no file '.*my.json'; did you mean '.*my.jsonl'"
+    ):
+        shortcut(model_folder, data.with_name("my.json"), "exact")
+    with pytest.raises(ConfigError, match=r"command line: --reward: there is no file '.*score.py'"):
+        shortcut(model_folder, data, f"{data.with_name('score.py')}:score")
