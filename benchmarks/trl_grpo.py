@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer on the quickstart's task: same model, tasks, reward, batch and sampling. Started by grpo_step.py."""
+"""TRL's GRPOTrainer on the quickstart's task: same model, tasks, reward, batch and sampling. See grpo_step.py."""
 
 import argparse
 
@@ -53,7 +53,11 @@ def main() -> None:
         seed=0,
     )
     trainer = GRPOTrainer(
-        model=model, reward_funcs=reward, args=settings, train_dataset=Dataset.from_list(rows), processing_class=tokenizer
+        model=model,
+        reward_funcs=reward,
+        args=settings,
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
     )
     trainer.train()
 

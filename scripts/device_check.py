@@ -32,14 +32,18 @@ class Step:
 STEPS = (
     Step("float32 learns", ("updates=100",), 0.2),
     Step("bfloat16 trains", ("updates=20", "model.dtype=bfloat16"), -0.1),
-    Step("packed rows, checkpointed, two updates a batch", (
-        "updates=20",
-        "batch.updates_per_batch=2",
-        "trainer.packing=true",
-        "trainer.gradient_checkpointing=true",
-        "sampling.top_p=0.9",
-        "sampling.temperature=0.7",
-    ), -0.1),
+    Step(
+        "packed rows, checkpointed, two updates a batch",
+        (
+            "updates=20",
+            "batch.updates_per_batch=2",
+            "trainer.packing=true",
+            "trainer.gradient_checkpointing=true",
+            "sampling.top_p=0.9",
+            "sampling.temperature=0.7",
+        ),
+        -0.1,
+    ),
 )
 
 
@@ -61,9 +65,10 @@ def run(step: Step, device: str, folder: Path) -> bool:
     program = str(Path(sys.executable).with_name("relax"))
     command = [program, "train", str(QUICKSTART), "--runs-dir", str(folder), "--name", name, *options]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    output = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment)
+    output = subprocess.run(command, check=False, capture_output=True, text=True, timeout=280, env=environment)
     if output.returncode:
-        print(json.dumps({"step": step.name, "holds": False, "exit": output.returncode, "error": output.stderr[-2000:]}))
+        failure = {"step": step.name, "holds": False, "exit": output.returncode, "error": output.stderr[-2000:]}
+        print(json.dumps(failure))
         return False
     summary = json.loads((folder / name / "summary.json").read_text())
     gain = summary["eval_last"] - summary["eval_first"]

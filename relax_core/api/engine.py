@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ class RequestClass(Enum):
     PROBE = "probe"
 
 
-class Capability(str, Enum):
+class Capability(StrEnum):
     """What an engine can do beyond plain sampling; a needed one that is missing is refused by name."""
 
     SUPPORT_IDS = "support_ids"

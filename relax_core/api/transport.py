@@ -57,7 +57,9 @@ class Transport(ABC):
         """Declares the run's columns and consumers; called once, before anything else."""
 
     @abstractmethod
-    def append(self, group: int, columns: Sequence[Column], version: int | None = None, timeout: float = 0.0) -> IntArray:
+    def append(
+        self, group: int, columns: Sequence[Column], version: int | None = None, timeout: float = 0.0
+    ) -> IntArray:
         """Adds rows to an open group; a group column among ``columns`` has one entry. Returns the new row ids.
 
         Args:
@@ -94,7 +96,9 @@ class Transport(ABC):
         """The producer will open no more groups."""
 
     @abstractmethod
-    def take(self, consumer: str, minimum: int = 1, maximum: int = 1, timeout: float = 0.0, seconds: float = 600.0) -> Lease | None:
+    def take(
+        self, consumer: str, minimum: int = 1, maximum: int = 1, timeout: float = 0.0, seconds: float = 600.0
+    ) -> Lease | None:
         """Leases between ``minimum`` and ``maximum`` ready groups, oldest group id first.
 
         Returns ``None`` when fewer than ``minimum`` are ready at the deadline ("nothing yet"). After ``finish``, when

@@ -67,7 +67,9 @@ class WeightSync(ABC):
     def __init__(self, config: Any, context: Any) -> None: ...
 
     @abstractmethod
-    async def send(self, publication: Publication, engines: Sequence[Engine], timeout: float) -> Sequence[Acknowledgement]:
+    async def send(
+        self, publication: Publication, engines: Sequence[Engine], timeout: float
+    ) -> Sequence[Acknowledgement]:
         """Pauses, updates and resumes every engine.
 
         Raises:

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from relax_core.api.errors import ConfigError
 from relax_core.checkpoint.files import JsonLines, write_atomically
+from relax_core.config.document import dump_yaml
+from relax_core.config.run import RUN_NAME
 from relax_core.suggestions import did_you_mean
 
-SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+SAFE_NAME = re.compile(RUN_NAME)
 CONFIG = "config.yaml"
 VERSIONS = "versions.json"
 SEED = "seed"
@@ -60,7 +60,7 @@ class RunDirectory:
             _check_resume(path, seed)
         else:
             _make(path)
-        _write_kept(path / CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+        _write_kept(path / CONFIG, dump_yaml(config))
         _write_kept(path / VERSIONS, json.dumps(installed_versions(), indent=1))
         write_atomically(path / SEED, f"{seed}\n")
         return cls(path)

@@ -32,7 +32,7 @@ def launch(
         RelaxError: With the exit code of its kind.
     """
     if runtime not in RUNTIMES:
-        raise ConfigError(f"--runtime: there is no {runtime!r}{suggestion(runtime, RUNTIMES)}; installed: {', '.join(RUNTIMES)}")
+        raise ConfigError(f"--runtime: there is no {runtime!r}{suggestion(runtime, RUNTIMES)}")
     # Read when the libraries load: threads that spin while they wait would take the cores from those that work.
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     config, run, checkpoint = _new(file, overrides, base) if resume is None else _resumed(file, overrides, resume)

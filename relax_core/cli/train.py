@@ -37,8 +37,8 @@ def train(
 def plan(file: File = None, overrides: Set = None) -> None:
     """Prints what a run would do: roles, columns, policies of the ratio."""
     from relax_core.api.errors import ConfigError
-    from relax_core.config.load import load_run
     from relax_core.cli.describe import describe_run
+    from relax_core.config.load import load_run
 
     if file is None:
         raise ConfigError("relax plan: give a YAML file")
@@ -52,13 +52,13 @@ def _shortcut(
     from relax_core.api.errors import ConfigError
     from relax_core.config.shortcut import shortcut
 
-    given = {"--model": model, "--data": data, "--reward": reward}
+    given: dict[str, Path | str | None] = {"--model": model, "--data": data, "--reward": reward}
     if file is not None or resume is not None:
         for option, value in given.items():
             if value is not None:
                 raise ConfigError(f"{option} is for a run without a file; use --set on {file or resume}")
         return None
-    missing = [option for option, value in given.items() if value is None]
-    if missing:
-        raise ConfigError(f"relax train: give a YAML file, or --model, --data and --reward ({', '.join(missing)} missing)")
+    if model is None or data is None or reward is None:
+        missing = ", ".join(option for option, value in given.items() if value is None)
+        raise ConfigError(f"relax train: give a YAML file, or --model, --data and --reward ({missing} missing)")
     return shortcut(model, data, reward)

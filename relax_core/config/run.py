@@ -7,6 +7,8 @@ from pydantic import Field
 
 from relax_core.config.base import Config, ModelConfig
 
+RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+
 
 class SamplingConfig(Config):
     """How tokens are drawn."""
@@ -97,7 +99,11 @@ class TimeoutConfig(Config):
 class RunSections(Config):
     """Everything of a run that is not a component."""
 
-    name: str | None = Field(None, description="Name of the run's folder; by default from the file and the time.")
+    name: str | None = Field(
+        None,
+        pattern=RUN_NAME,
+        description="Name of the run's folder: letters, digits, `.`, `_`, `-`; by default from the file and the time.",
+    )
     runs_dir: Path = Path("runs")
     seed: int = Field(0, ge=0)
     mode: Literal["colocate", "hybrid", "fully_async"] = "colocate"

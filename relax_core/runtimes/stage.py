@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from relax_core.api.algorithm import Algorithm
+from relax_core.api.columns import ColumnSpec
 from relax_core.api.dataset import Dataset
 from relax_core.api.engine import Engine, SamplingParameters
 from relax_core.api.trainer import Trainer
@@ -68,7 +69,9 @@ class Stage:
         self.rollout: Rollout | None = None
         parts.transport.open(parts.plan.columns, parts.plan.consumers)
         self.actor = self._actor()
-        self.roles: tuple[Role, ...] = tuple(self._role(role.name) for role in parts.plan.roles if role.name != "source")
+        self.roles: tuple[Role, ...] = tuple(
+            self._role(role.name) for role in parts.plan.roles if role.name != "source"
+        )
 
     def _role(self, name: str) -> Role:
         builders: Mapping[str, Callable[[], Role]] = {
@@ -115,7 +118,7 @@ class Stage:
     def _actor_forward(self) -> Role:
         return self._forward("actor_fwd", core.OLD_LOGPROBS, self.parts.trainer, self.parts.version)
 
-    def _forward(self, name: str, column: core.ColumnSpec, trainer: Trainer, version: Callable[[], int]) -> Role:
+    def _forward(self, name: str, column: ColumnSpec, trainer: Trainer, version: Callable[[], int]) -> Role:
         role = self.parts.plan.role(name)
         assert role is not None
         batch = self.parts.batch

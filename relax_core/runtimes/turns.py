@@ -33,7 +33,9 @@ async def run_turns(
         progress = [await role.step() for role in roles]
         if ledger.dropped_in_row > max_dropped_in_row:
             reasons = ", ".join(f"{reason}: {count}" for reason, count in ledger.reasons.items())
-            raise TrainingError(f"{ledger.dropped_in_row} groups in a row were dropped ({reasons}); nothing is left to train on")
+            raise TrainingError(
+                f"{ledger.dropped_in_row} groups in a row were dropped ({reasons}): nothing is left to train"
+            )
         await after_turn()
         if all(state is Progress.DONE for state in progress):
             return

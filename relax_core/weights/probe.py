@@ -44,7 +44,7 @@ class Probe:
         table = Table(np.array([NO_VERSION]), np.array([0]), columns)
         tokens = len(generation.token_ids)
         batch = MicroBatch(table, np.array([1]), np.array([tokens]), self.sampling.temperature)
-        ours = trainer.forward([batch], frozenset({"logprobs"}))["logprobs"][0][-tokens:]
+        ours = trainer.forward([batch], frozenset({"logprobs"}))["logprobs"][0][-tokens:].astype(np.float64)
         gap = float(np.abs(ours - generation.logprobs).max())
         used = {segment_version for _, segment_version in generation.segments}
         if used == {version} and gap <= self.tolerance:

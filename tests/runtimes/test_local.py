@@ -1,5 +1,6 @@
 """Whole runs in one process: real engine, trainer, transport and files."""
 
+import ast
 import math
 from pathlib import Path
 
@@ -32,7 +33,8 @@ def test_a_run_accounts_for_every_task(run: Run) -> None:
     assert summary["updates"] == 4
     assert summary["issued"] == summary["trained"] == 16
     assert summary["issued"] == summary["trained"] + summary["dropped"] + summary["pending"]
-    assert verify(finished.lines("ledger.jsonl")) == {k: summary[k] for k in ("issued", "trained", "dropped", "pending")}
+    counts = {name: summary[name] for name in ("issued", "trained", "dropped", "pending")}
+    assert verify(finished.lines("ledger.jsonl")) == counts
 
 
 def test_the_same_seed_gives_the_same_ids_and_losses(run: Run) -> None:
@@ -76,11 +78,12 @@ def test_a_reference_model_keeps_the_policy_near(run: Run) -> None:
 
 
 def test_the_trained_folder_loads_in_plain_transformers_and_answers_the_same(run: Run) -> None:
-    finished = run("plain", "eval={every: 2, dataset: {name: generated, task: sort_digits, digits: 2, split: heldout, heldout: 10}, sampling: {max_new_tokens: 3, temperature: 0}}")
+    heldout = "{name: generated, task: sort_digits, digits: 2, split: heldout, heldout: 10}"
+    finished = run("plain", f"eval={{every: 2, dataset: {heldout}, sampling: {{max_new_tokens: 3, temperature: 0}}}}")
     policy = finished.path / "checkpoints" / "update-000004" / "policy"
     model, tokenizer = AutoModelForCausalLM.from_pretrained(policy), AutoTokenizer.from_pretrained(policy)
     example = [line["value"] for line in finished.lines("samples.jsonl") if line["stream"] == "eval"][-1]
-    prompt, answer = eval(example.split(", reward")[0].replace(" -> ", ","))  # noqa: S307 - our own two literals
+    prompt, answer = map(ast.literal_eval, example.split(", reward")[0].split(" -> "))
     inputs = tokenizer(prompt, return_tensors="pt")
     with torch.inference_mode():
         output = model.generate(**inputs, max_new_tokens=3, do_sample=False)
