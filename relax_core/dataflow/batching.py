@@ -1,5 +1,6 @@
 """From the rows of a batch to optimizer updates, ranks and micro-batches; pure and the same on every rank."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -97,7 +98,7 @@ def plan_batch(
             members = kept[np.isin(owners[kept], share)]
             plans.append(
                 UpdatePlan(
-                    _deal(_split(_pack(items, token_budget), ranks), ranks),
+                    _deal(_pack(items, token_budget, ranks), ranks),
                     _per_group(members, owners, np.ones_like(weights)),
                     _per_group(members, owners, weights),
                 )
@@ -120,27 +121,31 @@ def _items(share: IntArray, kept: IntArray, sizes: IntArray, owners: IntArray, k
     return [_Item(rows, int(sizes[rows].max())) for rows in by_group]
 
 
-def _pack(items: Sequence[_Item], token_budget: int) -> list[list[_Item]]:
+def _pack(items: Sequence[_Item], token_budget: int, ranks: int) -> list[list[_Item]]:
+    """As few micro-batches per rank as the budget allows, and those as even as the items allow."""
+    ordered = sorted(items, key=lambda item: -item.longest)
+    rounds = -(-len(_fill(ordered, token_budget)) // ranks)
+    budgets = range(1, token_budget)
+    smallest = bisect_left(budgets, True, key=lambda budget: len(_fill(ordered, budget)) <= rounds * ranks)
+    packed = _fill(ordered, smallest + 1)
+    while len(packed) % ranks and any(len(items) > 1 for items in packed):
+        largest = max(range(len(packed)), key=lambda index: (len(packed[index]) > 1, _padded(packed[index])))
+        halved = packed.pop(largest)
+        packed += [halved[: len(halved) // 2], halved[len(halved) // 2 :]]
+    return packed
+
+
+def _fill(ordered: Sequence[_Item], token_budget: int) -> list[list[_Item]]:
     """Longest first: the first item of a micro-batch gives its width, and the next that overflows starts a new one."""
     packed: list[list[_Item]] = []
     count = 0
-    for item in sorted(items, key=lambda item: -item.longest):
+    for item in ordered:
         if packed and (count + len(item.rows)) * packed[-1][0].longest <= token_budget:
             packed[-1].append(item)
             count += len(item.rows)
         else:
             packed.append([item])
             count = len(item.rows)
-    return packed
-
-
-def _split(packed: list[list[_Item]], ranks: int) -> list[list[_Item]]:
-    """Halves the largest micro-batches until their number is a multiple of the ranks, as far as there are items."""
-    packed = list(packed)
-    while len(packed) % ranks and any(len(items) > 1 for items in packed):
-        largest = max(range(len(packed)), key=lambda index: (len(packed[index]) > 1, _padded(packed[index])))
-        items = packed.pop(largest)
-        packed += [items[: len(items) // 2], items[len(items) // 2 :]]
     return packed
 
 

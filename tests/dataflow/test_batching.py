@@ -28,16 +28,17 @@ class Batch:
         return plan_batch(**vars(self))
 
 
+ROWS = st.lists(st.tuples(st.integers(1, 60), st.integers(0, 60), st.integers(0, 9)), max_size=25)
+SMALL = st.integers(1, 4)
+
+
 @st.composite
 def batches(draw: st.DrawFn) -> Batch:
-    rows = draw(st.integers(0, 40))
-    lengths = np.array(draw(st.lists(st.integers(1, 60), min_size=rows, max_size=rows)), np.int64)
-    trainable = np.array([draw(st.integers(0, length)) for length in lengths.tolist()], np.int64)
-    groups = np.array(draw(st.lists(st.integers(0, 9), min_size=rows, max_size=rows)), np.int64)
-    small = st.integers(1, 4)
-    keep_together = draw(st.sampled_from(["row", "group"]))
+    rows = np.array(draw(ROWS), np.int64).reshape(-1, 3)
     budget, seed = draw(st.integers(1, 200)), draw(st.integers(0, 99))
-    return Batch(lengths, trainable, groups, draw(small), draw(small), budget, draw(small), seed, keep_together)
+    keep_together = draw(st.sampled_from(["row", "group"]))
+    trainable = np.minimum(rows[:, 1], rows[:, 0])
+    return Batch(rows[:, 0], trainable, rows[:, 2], draw(SMALL), draw(SMALL), budget, draw(SMALL), seed, keep_together)
 
 
 def rows_of(update: UpdatePlan) -> list[int]:

@@ -6,20 +6,15 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from relax_core.api.columns import Column
-from relax_core.api.transport import Transport
-from relax_core.testing.transport import (
-    ACTOR,
-    COLUMNS,
-    REWARDER,
-    Clock,
-    MakeTransport,
-    TransportContract,
-    add_group,
-    token_rows,
-)
+from relax_core.api.columns import Column, ColumnSpec
+from relax_core.api.errors import TransportError
+from relax_core.api.transport import Consumer, Transport
+from relax_core.testing.transport import TransportContract
+from relax_core.testing.transport.fixtures import ACTOR, COLUMNS, REWARDER, Clock, MakeTransport, add_group, token_rows
 from relax_core.transports.memory.config import MemoryTransportConfig
 from relax_core.transports.memory.transport import MemoryTransport
+
+NOTE = ColumnSpec("note", "float32", "group")
 
 
 def make(capacity_bytes: int = 0, clock: Callable[[], float] | None = None) -> Transport:
@@ -50,10 +45,10 @@ def test_group_ids_and_rows_have_a_range() -> None:
     transport = make()
     transport.open(COLUMNS, (REWARDER, ACTOR))
     for group in (-1, 1 << 43):
-        with pytest.raises(Exception, match="out of range"):
+        with pytest.raises(TransportError, match="out of range"):
             add_group(transport, group)
     assert len(set(add_group(transport, (1 << 43) - 1)) & set(add_group(transport, 0))) == 0
-    with pytest.raises(Exception, match="more than 1048576 rows"):
+    with pytest.raises(TransportError, match="more than 1048576 rows"):
         transport.append(5, [Column(COLUMNS[2], np.zeros((1 << 20) + 1))])
 
 
@@ -67,3 +62,18 @@ def test_a_stale_lease_is_seen_without_a_take() -> None:
     assert transport.depth()["ready/rewarder"] == 0
     clock.now += 5.0
     assert transport.depth()["ready/rewarder"] == 1
+
+
+def test_a_written_group_column_has_one_entry_per_group() -> None:
+    transport = make()
+    transport.open((*COLUMNS, NOTE), (Consumer("reader", frozenset({"note"}), frozenset({"note"})),))
+    ids = [*add_group(transport, 2), *add_group(transport, 1)]
+    with pytest.raises(TransportError, match="note"):
+        transport.write(ids, [Column.of(NOTE, [20.0, 20.0, 10.0, 10.0])])
+    transport.write([ids[0], ids[2]], [Column.of(NOTE, [10.0, 20.0])], version=3)
+    with pytest.raises(TransportError, match="already"):
+        transport.write([ids[1]], [Column.of(NOTE, [20.0])])
+    lease = transport.take("reader", 2, 2)
+    assert lease is not None
+    assert lease.table["note"].values.tolist() == [10.0, 10.0, 20.0, 20.0]
+    assert lease.table.versions["note"].tolist() == [3, 3, 3, 3]

@@ -100,30 +100,25 @@ class MemoryTransport(Transport):
         return ids
 
     def write(self, ids: npt.ArrayLike, columns: Sequence[Column], version: int | None = None) -> None:
+        """See :meth:`Transport.write`. A group column has one entry per group named, by ascending group id."""
         index = np.asarray(ids, np.int64)
         order = np.argsort(index, kind="stable")
         index = index[order]
         if (index[1:] == index[:-1]).any():
             raise TransportError("a row is named twice in one write")
-        keys, starts = np.unique(index >> PLACE_BITS, return_index=True)
-        entries = self._schema.check(columns, len(index), len(keys))
-        if not (order[1:] > order[:-1]).all():
-            entries = entries.reorder(order)
-        borders = [*starts.tolist(), len(index)]
+        keys, starts, counts = np.unique(index >> PLACE_BITS, return_index=True, return_counts=True)
+        entries = self._schema.check(columns, len(index), len(keys)).reorder(order)
         with self._changed:
             parts = []
-            for number, key in enumerate(keys.tolist()):
-                if key in self._dropped:
-                    continue
-                start, stop = borders[number], borders[number + 1]
-                part = entries.cut(start, stop, number)
-                group, places = self._known(key), index[start:stop] - (key << PLACE_BITS)
-                group.check_write(places, part)
-                parts.append((group, places, part))
+            for number, (key, start, count) in enumerate(zip(keys.tolist(), starts, counts, strict=True)):
+                if key not in self._dropped:
+                    group, places = self._known(key), index[start : start + count] - (key << PLACE_BITS)
+                    part = entries.cut(start, start + count, number)
+                    group.check_write(places, part)
+                    parts.append((group, places, part))
             for group, places, part in parts:
-                before = group.bytes
                 group.write(places, part, NO_VERSION if version is None else version)
-                self._bytes += group.bytes - before
+                self._bytes += part.bytes
                 if group.closed:
                     self._settle(group, [column.spec.name for column in columns])
 
