@@ -106,3 +106,9 @@ def test_unreadable_files(tmp_path: Path) -> None:
     (tmp_path / "bell.yaml").write_text("name: \x07\n")
     with pytest.raises(ConfigError, match=r"bell.yaml: position 6: unreadable character"):
         read_document(tmp_path / "bell.yaml")
+
+
+@pytest.mark.parametrize("text", ["a\x85b", "\x85", "a\u2028b", "\u2029", "\ufeff", "日本\x85語"])
+def test_line_breaks_of_unicode_survive(text: str) -> None:
+    value = {text: [text]}
+    assert parse_yaml(dump_yaml(value)) == value
