@@ -126,6 +126,29 @@ def test_epochs_and_seeds_shuffle_differently() -> None:
     assert len(set(shares)) == 4
 
 
+def sizes_of(lengths: list[int], token_budget: int, ranks: int) -> list[list[int]]:
+    """Padded size of each micro-batch of each rank, each row being a group of its own."""
+    sizes = np.array(lengths)
+    options = {"updates": 1, "epochs": 1, "token_budget": token_budget, "ranks": ranks, "seed": 0}
+    (update,) = plan_batch(sizes, sizes, np.arange(len(sizes)), **options).updates
+    return [[len(rows) * int(sizes[rows].max(initial=0)) for rows in rank] for rank in update.ranks]
+
+
+def test_a_micro_batch_may_be_as_large_as_the_budget() -> None:
+    assert sizes_of([5] * 4, token_budget=9, ranks=1) == [[5, 5, 5, 5]]
+    assert sizes_of([5] * 4, token_budget=10, ranks=1) == [[10, 10]]
+    assert sizes_of([50, 5], token_budget=10, ranks=1) == [[50, 5]]
+
+
+def test_micro_batches_are_even_rather_than_full() -> None:
+    assert sizes_of([10] * 12, token_budget=100, ranks=2) == [[60], [60]]
+    assert sorted(map(sum, sizes_of([5] * 4, token_budget=100, ranks=3))) == [5, 5, 10]
+
+
+def test_the_least_loaded_rank_gets_the_next_micro_batch() -> None:
+    assert sizes_of([40, 30, 20, 10], token_budget=1, ranks=2) == [[40, 10], [30, 20]]
+
+
 def test_rows_of_similar_length_share_a_micro_batch() -> None:
     lengths = np.array([100, 10] * 20)
     plan = plan_batch(lengths, lengths, np.arange(40), updates=1, epochs=1, token_budget=1000, ranks=1, seed=0)
