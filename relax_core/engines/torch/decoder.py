@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
+from relax_core.engines.torch.cache import growing_cache
 from relax_core.engines.torch.model import CausalModel
 
 PADDING_ID = 0
@@ -26,7 +26,7 @@ class Decoder:
 
     def __init__(self, model: CausalModel, sequences: Sequence[Sequence[int]]) -> None:
         self._model = model
-        self._cache: Any = DynamicCache(config=model.network.config)
+        self._cache: Any = growing_cache(model.network.config)
         longest = max(map(len, sequences))
         padding = [longest - len(sequence) for sequence in sequences]
         rows = [[PADDING_ID] * pad + list(sequence) for pad, sequence in zip(padding, sequences, strict=True)]

@@ -11,7 +11,7 @@ import torch
 
 from relax_core.api.context import Context
 from relax_core.api.engine import Capability, Engine, GenerateRequest, Generation, Health
-from relax_core.api.errors import RelaxError, WeightSyncError
+from relax_core.api.errors import ConfigError, RelaxError, WeightSyncError
 from relax_core.api.rows import StopReason
 from relax_core.api.weights import Acknowledgement, Bucket, Manifest
 from relax_core.engines.torch.batch import Batch, Ended
@@ -56,7 +56,7 @@ class TorchEngine(Engine):
         """Loads the model of ``context.model``; its version is 0."""
         source = self._context.model
         if source is None:
-            raise RelaxError("the torch engine needs a model")
+            raise ConfigError("engine: the torch engine needs a model")
         self._model = await self._on_thread(
             lambda: load_model(source, self._context.device, self._config.context_length)
         )

@@ -1,6 +1,7 @@
 """A Hugging Face causal language model, and what an engine must know of it."""
 
 import inspect
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +13,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from relax_core.api.context import ModelSource
 from relax_core.api.errors import ConfigError
+
+_LOADING = threading.Lock()
+"""transformers changes global state while it loads; two models that load together leave tied weights uninitialised."""
 
 
 @dataclass(frozen=True)
@@ -71,22 +75,38 @@ def load_model(source: ModelSource, device: str, context_length: int) -> CausalM
         context_length: As in :class:`TorchEngineConfig`; 0 takes the model's own.
 
     Raises:
-        ConfigError: ``context_length`` is beyond the model's, or absent where the model has none.
+        ConfigError: The folder cannot be loaded, lacks weights or holds a model without key-value cache; or
+            ``context_length`` is beyond the model's, or absent where the model has none.
     """
-    network = AutoModelForCausalLM.from_pretrained(
-        source.path,
-        dtype=getattr(torch, source.dtype),
-        attn_implementation=source.attention,
-        trust_remote_code=source.trust_remote_code,
-    )
-    network.to(device).eval().requires_grad_(False)
-    longest = getattr(network.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    network = _network(source).to(device).eval().requires_grad_(False)
+    longest: int | None = getattr(network.config.get_text_config(decoder=True), "max_position_embeddings", None)
     if longest is None and not context_length:
         raise ConfigError(f"engine.context_length: must be given, for {source.path} states no max_position_embeddings")
     if longest is not None and context_length > longest:
         raise ConfigError(f"engine.context_length: {context_length} is more than the {longest} of {source.path}")
     end_ids = _end_ids([network.generation_config, network.config, network.config.get_text_config(decoder=True)])
-    return CausalModel(network, _tokenizer(source), context_length or longest, end_ids, torch.device(device))
+    return CausalModel(network, _tokenizer(source), context_length or longest or 0, end_ids, torch.device(device))
+
+
+def _network(source: ModelSource) -> Any:
+    loader: Any = AutoModelForCausalLM
+    try:
+        with _LOADING:
+            network, report = loader.from_pretrained(
+                source.path,
+                dtype=getattr(torch, source.dtype),
+                attn_implementation=source.attention,
+                trust_remote_code=source.trust_remote_code,
+                output_loading_info=True,
+            )
+    except (ImportError, OSError, ValueError) as error:
+        raise ConfigError(f"model: {source.path} cannot be loaded: {error}") from error
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise ConfigError(f"model.path: {source.path} lacks {len(missing)} weights of the model, first {missing[0]}")
+    if "past_key_values" not in inspect.signature(network.forward).parameters:
+        raise ConfigError(f"model: {type(network).__name__} takes no key-value cache, which the torch engine needs")
+    return network
 
 
 def _end_ids(configs: Sequence[Any]) -> frozenset[int]:
@@ -101,6 +121,8 @@ def _end_ids(configs: Sequence[Any]) -> frozenset[int]:
 def _tokenizer(source: ModelSource) -> Any:
     """The folder's tokenizer, or ``None``: ids can be sampled without one."""
     try:
-        return AutoTokenizer.from_pretrained(source.path, trust_remote_code=source.trust_remote_code)
+        tokenizer: Any = AutoTokenizer.from_pretrained(source.path, trust_remote_code=source.trust_remote_code)
     except (OSError, ValueError):
         return None
+    # for a folder without one, transformers may make up a tokenizer of special tokens alone
+    return tokenizer if len(tokenizer) > len(tokenizer.all_special_ids) else None

@@ -12,7 +12,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from relax_core.api.columns import IntArray
 from relax_core.api.engine import SamplingParameters
 
 Support = npt.NDArray[np.int32]

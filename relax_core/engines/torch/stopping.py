@@ -10,7 +10,7 @@ MARGIN = 4
 
 
 def stop_reason(trajectory: Trajectory, tokenizer: Any) -> StopReason | None:
-    """Why the trajectory ends with its last token, or ``None``. A stop goes before a limit reached by the same token."""
+    """Why the trajectory ends with its last token, or ``None``; a stop goes before a limit."""
     if trajectory.token_ids[-1] in trajectory.stop_ids:
         return StopReason.STOP
     stop = trajectory.request.sampling.stop

@@ -1,0 +1,70 @@
+"""What every weight sync promises, as tests. Subclass :class:`WeightSyncContract` and override its two fixtures."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relax_core.api.engine import Engine
+from relax_core.api.errors import WeightSyncError
+from relax_core.api.weights import WeightSync
+from relax_core.testing.generations import forward_logprobs, generate_all, request
+from relax_core.testing.models import tiny_model
+from relax_core.testing.publications import perturbed, publication_of, with_fault
+
+EnginesFactory = Callable[[Path, int], Awaitable[Sequence[Engine]]]
+
+
+class WeightSyncContract:
+    """Rules for all weight syncs, on tiny float32 models. A subclass gives a carrier and engines that it reaches."""
+
+    pytestmark = pytest.mark.asyncio
+
+    tolerance: float = 1e-5
+    """Largest difference of an engine's log-probability to a plain forward pass, in nats."""
+    timeout: float = 60.0
+
+    @pytest.fixture
+    def weight_sync(self) -> WeightSync:
+        """The carrier under test."""
+        raise NotImplementedError("override the fixture weight_sync")
+
+    @pytest.fixture
+    def engines_factory(self) -> EnginesFactory:
+        """``await factory(model_path, n)`` gives n started engines; whoever makes them closes them."""
+        raise NotImplementedError("override the fixture engines_factory")
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def model_path(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """A random model whose distributions are sharp enough that changes of weights show."""
+        return tiny_model(tmp_path_factory.mktemp("weight_sync"), initializer_range=0.1)
+
+    async def test_every_engine_computes_with_what_was_sent(
+        self, weight_sync: WeightSync, engines_factory: EnginesFactory, model_path: Path
+    ) -> None:
+        engines = await engines_factory(model_path, 2)
+        asked = request("sent", temperature=0.7)
+        for version in (1, 2):
+            network = perturbed(model_path, version)
+            publication = publication_of(network, version)
+            acknowledgements = await weight_sync.send(publication, engines, self.timeout)
+            assert [each.version for each in acknowledgements] == [version] * 2, "one acknowledgement per engine"
+            for engine, acknowledgement in zip(engines, acknowledgements, strict=True):
+                assert acknowledgement.names == publication.manifest.tensors.keys(), "all names are acknowledged"
+                (generation,) = await generate_all(engine, [asked])
+                assert generation.segments == ((0, version),), "engines go on after a send, with the new version"
+                gap = np.abs(forward_logprobs(network, asked, generation) - generation.logprobs).max()
+                assert gap <= self.tolerance, "an engine computes what the trainer computes"
+        await weight_sync.close()
+
+    async def test_a_refused_publication_is_an_error(
+        self, weight_sync: WeightSync, engines_factory: EnginesFactory, model_path: Path
+    ) -> None:
+        engines = await engines_factory(model_path, 1)
+        publication = with_fault(publication_of(perturbed(model_path, 1), 1), "model.norm.weight", "checksum")
+        with pytest.raises(WeightSyncError, match=r"model\.norm\.weight"):
+            await weight_sync.send(publication, engines, self.timeout)
+        assert (await engines[0].health()).version == 0, "a refused publication gives no version"
+        await weight_sync.close()
