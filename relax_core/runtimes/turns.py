@@ -32,13 +32,21 @@ async def run_turns(
     while not finished():
         progress = [await role.step() for role in roles]
         if ledger.dropped_in_row > max_dropped_in_row:
-            reasons = ", ".join(f"{reason}: {count}" for reason, count in ledger.reasons.items())
             raise TrainingError(
-                f"{ledger.dropped_in_row} groups in a row were dropped ({reasons}): nothing is left to train"
+                f"{ledger.dropped_in_row} groups in a row were dropped ({_reasons(ledger)}): nothing is left to train"
             )
         await after_turn()
         if all(state is Progress.DONE for state in progress):
+            counts = ledger.counts()
+            if not counts["trained"]:
+                raise TrainingError(
+                    f"nothing was trained: all {counts['issued']} groups were dropped ({_reasons(ledger)})"
+                )
             return
         if Progress.WORKED not in progress:
             states = ", ".join(f"{role.name} {state.value}" for role, state in zip(roles, progress, strict=True))
             raise TrainingError(f"no role can move: {states}; transport {dict(transport.depth())}; {ledger.counts()}")
+
+
+def _reasons(ledger: Ledger) -> str:
+    return ", ".join(f"{reason}: {count}" for reason, count in ledger.reasons.items())
