@@ -1,8 +1,11 @@
 """Builds the components that all stages of a local run share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 from relax_core.api.context import Context, ModelSource
 from relax_core.api.dataset import Dataset
@@ -14,6 +17,7 @@ from relax_core.config.load import RunConfig, Selected
 from relax_core.config.run import SamplingConfig
 from relax_core.dataflow.plan import Plan
 from relax_core.models.initialise import initialise_model
+from relax_core.models.prompts import PromptCodec
 from relax_core.roles.scoring import NamedReward, Scorer
 
 
@@ -48,14 +52,24 @@ class Builder:
         if not selected.config.total_updates:
             selected = replace(selected, config=selected.config.model_copy(update={"total_updates": total_updates}))
         trainer: Trainer = selected.build(replace(self.context, model=self.model_source(path)))
-        trainer.start()
+        with loading(path):
+            trainer.start()
         return trainer
 
     async def engine(self, path: Path) -> Engine:
         """A started engine with the folder's weights."""
         engine: Engine = self.config.engine.build(replace(self.context, model=self.model_source(path)))
-        await engine.start()
+        with loading(path):
+            await engine.start()
         return engine
+
+    def codec(self, path: Path) -> PromptCodec:
+        """The folder's tokenizer, seen to be one: without its files transformers makes one that knows no text."""
+        with loading(path):
+            codec = PromptCodec(self.model_source(path), self.config.run.prompt.format)
+        if not codec.tokenizer("a", add_special_tokens=False)["input_ids"]:
+            raise ConfigError(f"model: the folder {str(path)!r} has no tokenizer: no text becomes any token")
+        return codec
 
     def dataset(self, selected: Selected, at_least: int = 1) -> Dataset:
         """A dataset with enough tasks for one batch."""
@@ -74,6 +88,20 @@ class Builder:
             assert isinstance(selected.config, RewardConfig)
             named.append(NamedReward(selected.name, selected.build(self.context), selected.config))
         return Scorer(named)
+
+
+@contextmanager
+def loading(path: Path) -> Iterator[None]:
+    """What libraries raise at a damaged model folder, as one line that names the folder.
+
+    Raises:
+        ConfigError: In place of it.
+    """
+    try:
+        yield
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ConfigError(f"model: the folder {str(path)!r} cannot be loaded: {reason}") from error
 
 
 def sampling_parameters(config: SamplingConfig) -> SamplingParameters:

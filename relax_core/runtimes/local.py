@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -62,12 +63,13 @@ class LocalRun:
         self.clock = CpuClock()
         self.record = RunRecord()
         self.stage: Stage | None = None
+        self._early: Counter[str] | None = Counter()
         self.context = Context(
             run_id=directory.run_id,
             seed=config.run.seed,
             directory=directory.path,
             device=resolve_device(config.run.device),
-            count=lambda name, amount=1: self.hub.count(name, amount),
+            count=self._count,
         )
         self.builder = Builder(config, self.context)
         self.plan = derive_plan(config.algorithm.config, config.run.batch, config.run.sampling)
@@ -78,7 +80,18 @@ class LocalRun:
 
     def _open_hub(self) -> MetricHub:
         info = RunInfo(self.directory.run_id, self.directory.path, self.updates, redacted(self.config.resolved()))
-        return MetricHub({sink.name: sink.build(self.context) for sink in self.config.sinks}, info)
+        hub = MetricHub({sink.name: sink.build(self.context) for sink in self.config.sinks}, info)
+        for name, amount in (self._early or {}).items():
+            hub.count(name, amount)
+        self._early = None
+        return hub
+
+    def _count(self, name: str, amount: int = 1) -> None:
+        """Adds to a counter; the dataset counts before there is a hub, which is told how many updates it makes."""
+        if self._early is not None:
+            self._early[name] += amount
+        else:
+            self.hub.count(name, amount)
 
     async def run(self) -> Mapping[str, Any]:
         """Warm-up, training, evaluation; the summary is written however it ends."""

@@ -42,7 +42,7 @@ async def open_session(builder: Builder, path: Path, plan: Plan, dataset: Datase
     """
     config = builder.config
     async with AsyncExitStack() as stack:
-        codec = PromptCodec(builder.model_source(path), config.run.prompt.format)
+        codec = builder.codec(path)
         engine = None
         if plan.role("rollout") is not None or config.eval_dataset is not None:
             engine = await builder.engine(path)
