@@ -2,11 +2,12 @@
 
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from relax_core.api.errors import ConfigError, PluginError
+from relax_core.api.errors import ConfigError, RelaxError
 from relax_core.checkpoint.run_directory import CONFIG, RunDirectory, default_run_name
 from relax_core.checkpoint.store import Checkpoint, CheckpointStore
 from relax_core.config.load import RunConfig, load_run
@@ -14,6 +15,11 @@ from relax_core.config.redact import redacted
 from relax_core.config.suggest import suggestion
 
 RUNTIMES = ("local",)
+RUNS = Path("runs")
+"""Where runs are kept when nothing else is said."""
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
 
 
 def launch(
@@ -36,19 +42,36 @@ def launch(
     # Read when the libraries load: threads that spin while they wait would take the cores from those that work.
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     config, run, checkpoint = _new(file, overrides, base) if resume is None else _resumed(file, overrides, resume)
+    try:
+        summary = _run(config, run, checkpoint)
+    except RelaxError:
+        if not run.started:
+            run.discard()
+        raise
+    except KeyboardInterrupt:
+        print(f"relax: interrupted{_way_on(config, run)}", file=sys.stderr)
+        if not run.started:
+            run.discard()
+        sys.exit(INTERRUPTED)
+    print(json.dumps(summary, indent=2))
+
+
+def _run(config: RunConfig, run: RunDirectory, checkpoint: Checkpoint | None) -> Mapping[str, Any]:
     # Only now, when the configuration is right: these import torch and transformers.
     from transformers.utils import logging as transformers_logging
 
     from relax_core.runtimes.local import run_local
 
     transformers_logging.disable_progress_bar()
-    try:
-        summary = run_local(config, run, checkpoint)
-    except (ConfigError, PluginError):
-        if not run.started:
-            run.discard()
-        raise
-    print(json.dumps(summary, indent=2))
+    return run_local(config, run, checkpoint)
+
+
+def _way_on(config: RunConfig, run: RunDirectory) -> str:
+    """How an interrupted run goes on, if it can."""
+    if CheckpointStore(run.checkpoints, config.run.checkpoint.keep).latest() is None:
+        return ""
+    runs_dir = run.path.parent
+    return f"; go on with: relax train --resume {run.run_id}" + ("" if runs_dir == RUNS else f" --runs-dir {runs_dir}")
 
 
 def _new(
@@ -61,9 +84,14 @@ def _new(
 
 def _resumed(file: Path | None, overrides: Sequence[str], name: str) -> tuple[RunConfig, RunDirectory, Checkpoint]:
     """The run's stored configuration, or the file's, with overrides, and its newest whole checkpoint."""
-    runs_dir = next((Path(item.partition("=")[2]) for item in overrides if item.startswith("runs_dir=")), Path("runs"))
+    settings = [*overrides, f"name={json.dumps(name)}"]
+    if file is None:
+        runs_dir = next((Path(item.partition("=")[2]) for item in overrides if item.startswith("runs_dir=")), RUNS)
+        file = RunDirectory.find(runs_dir, name).path / CONFIG
+        settings.append(f"runs_dir={runs_dir}")
+    config = load_run(file, settings)
+    runs_dir = config.run.runs_dir
     stored = RunDirectory.find(runs_dir, name)
-    config = load_run(file or stored.path / CONFIG, [*overrides, f"name={name}", f"runs_dir={runs_dir}"])
     checkpoint = CheckpointStore(stored.checkpoints, config.run.checkpoint.keep).latest()
     if checkpoint is None:
         raise ConfigError(f"--resume: run {str(stored.path)!r} has no complete checkpoint to continue from")

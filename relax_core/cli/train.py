@@ -1,5 +1,6 @@
 """``relax train`` and ``relax plan``."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,11 +25,14 @@ def train(
     reward: Reward = None,
 ) -> None:
     """Trains a model: `relax train FILE`, or `relax train --model DIR --data FILE.jsonl --reward my.py:score`."""
+    from relax_core.api.errors import ConfigError
     from relax_core.cli.launch import launch
 
     settings = [*(overrides or [])]
     if name is not None:
-        settings.append(f"name={name}")
+        if resume is not None:
+            raise ConfigError(f"--name: {name!r} would be ignored: --resume continues the run {resume!r}")
+        settings.append(f"name={json.dumps(name)}")
     if runs_dir is not None:
         settings.append(f"runs_dir={runs_dir}")
     launch(file, settings, _shortcut(file, resume, model, data, reward), runtime, resume)
@@ -41,7 +45,7 @@ def plan(file: File = None, overrides: Set = None) -> None:
     from relax_core.config.load import load_run
 
     if file is None:
-        raise ConfigError("relax plan: give a YAML file")
+        raise ConfigError("plan: give a YAML file")
     print(describe_run(load_run(file, overrides or [])))
 
 
@@ -60,5 +64,5 @@ def _shortcut(
         return None
     if model is None or data is None or reward is None:
         missing = ", ".join(option for option, value in given.items() if value is None)
-        raise ConfigError(f"relax train: give a YAML file, or --model, --data and --reward ({missing} missing)")
+        raise ConfigError(f"train: give a YAML file, or --model, --data and --reward ({missing} missing)")
     return shortcut(model, data, reward)
