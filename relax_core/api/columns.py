@@ -105,6 +105,11 @@ class Column:
         return self.values[self.offsets[row] : self.offsets[row + 1]]
 
     @property
+    def bounds(self) -> IntArray:
+        """int64 ``[n + 1]`` borders of the entries in ``values``, also where each entry is one value."""
+        return np.arange(len(self.values) + 1) if self.offsets is None else self.offsets
+
+    @property
     def lengths(self) -> IntArray:
         """int64 ``[n]`` length of each entry's own axis (ones where it has none)."""
         return np.ones(len(self), np.int64) if self.offsets is None else np.diff(self.offsets)

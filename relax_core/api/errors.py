@@ -28,7 +28,7 @@ class TransportError(RelaxError):
 
 
 class EndOfStream(TransportError):
-    """The producer finished and this consumer has taken every row: there will never be another."""
+    """The producer finished and this consumer has acknowledged every row: there will never be another."""
 
 
 class LeaseExpired(TransportError):

@@ -64,7 +64,8 @@ class Transport(ABC):
 
         Args:
             group: Group id, chosen by the producer; unique in the run.
-            columns: Columns of equal row count. Per-token columns of one row have equal lengths.
+            columns: Columns of equal row count, a group column apart, which has one entry. Per-token columns of one row
+                have equal lengths.
             version: Weight version that computed them.
             timeout: Seconds to wait while the transport is full.
 
@@ -77,7 +78,8 @@ class Transport(ABC):
     def write(self, ids: npt.ArrayLike, columns: Sequence[Column], version: int | None = None) -> None:
         """Adds columns to existing rows, all or nothing. Each cell is written once.
 
-        Rows of a dropped group are ignored: the writer could not have known.
+        A group column has one entry per group named, by ascending group id. Rows of a dropped group are ignored: the
+        writer could not have known.
 
         Raises:
             TransportError: Unknown row or column, wrong type or length, or a cell already written.
@@ -102,7 +104,8 @@ class Transport(ABC):
         """Leases between ``minimum`` and ``maximum`` ready groups, oldest group id first.
 
         Returns ``None`` when fewer than ``minimum`` are ready at the deadline ("nothing yet"). After ``finish``, when
-        no more can become ready, a remainder below ``minimum`` is handed out as it is.
+        no more can become ready, a remainder below ``minimum`` is handed out as it is; a group on lease can come back and
+        holds that up.
 
         Raises:
             EndOfStream: The stream is finished and nothing is left for this consumer.
@@ -111,6 +114,9 @@ class Transport(ABC):
     @abstractmethod
     def fetch(self, lease: Lease, columns: Sequence[str], ids: npt.ArrayLike | None = None) -> Table:
         """The named columns of the lease's rows, or of those with the given ids, in the order given.
+
+        Only columns the consumer reads can be fetched. Rows of groups that were dropped meanwhile are left out; the ids
+        of the table show which.
 
         Raises:
             LeaseExpired: The lease has run out.

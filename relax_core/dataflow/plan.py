@@ -191,7 +191,9 @@ def _check_sources(roles: Sequence[RolePlan], columns: dict[str, ColumnSpec]) ->
     for role in roles:
         for name in sorted(role.reads - written):
             known = ", ".join(sorted(written))
-            raise ConfigError(f"algorithm: {role.name} needs the column {name!r}, which no role writes; written: {known}")
+            raise ConfigError(
+                f"algorithm: {role.name} needs the column {name!r}, which no role writes; written: {known}"
+            )
         for name in role.writes:
             if name not in columns:
                 raise ConfigError(f"algorithm: the column {name!r} has no declared type")

@@ -4,6 +4,7 @@ import numpy as np
 
 from relax_core.api.columns import Table
 from relax_core.api.rows import StopReason
+from relax_core.dataflow.rows import trainable_counts
 
 
 def batch_metrics(table: Table) -> dict[str, float]:
@@ -14,9 +15,7 @@ def batch_metrics(table: Table) -> dict[str, float]:
     if "reward" not in table or not len(table):
         return {}
     rewards = table["reward"].values.astype(np.float64)
-    mask = table["loss_mask"]
-    assert mask.offsets is not None
-    lengths = np.add.reduceat(mask.values.astype(np.int64), mask.offsets[:-1])
+    lengths = trainable_counts(table["loss_mask"])
     _, groups = np.unique(table.groups, return_inverse=True)
     count = int(groups.max()) + 1
     highest, lowest = np.full(count, -np.inf), np.full(count, np.inf)

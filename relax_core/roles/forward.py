@@ -9,6 +9,7 @@ from relax_core.api.errors import EndOfStream
 from relax_core.api.trainer import Trainer
 from relax_core.api.transport import Transport
 from relax_core.dataflow.batching import micro_batches, plan_batch
+from relax_core.dataflow.rows import trainable_counts
 from relax_core.roles.role import Progress, Role
 
 
@@ -59,7 +60,7 @@ class ForwardRole(Role):
             return Progress.IDLE
         table = self._transport.fetch(lease, self._reads)
         lengths = table["tokens"].lengths
-        trainable = np.add.reduceat(table["loss_mask"].values.astype(np.int64), table["loss_mask"].offsets[:-1])
+        trainable = trainable_counts(table["loss_mask"])
         budget = self._token_budget
         plan = plan_batch(lengths, trainable, table.groups, updates=1, epochs=1, token_budget=budget, ranks=1, seed=0)
         batches = micro_batches(table, plan.updates[0], 0, self._temperature)

@@ -9,7 +9,7 @@ from relax_core.api.columns import NO_VERSION, Table
 from relax_core.api.engine import Engine, GenerateRequest, RequestClass, SamplingParameters
 from relax_core.api.errors import WeightSyncError
 from relax_core.api.trainer import MicroBatch, Trainer
-from relax_core.dataflow.generations import rows_of
+from relax_core.dataflow.rows import rows_of
 
 logger = logging.getLogger(__name__)
 

@@ -1,10 +1,10 @@
-"""From an engine's generations to training rows."""
+"""Training rows: made of an engine's generations, and counted."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from relax_core.api.columns import Column
+from relax_core.api.columns import Column, IntArray
 from relax_core.api.engine import Generation
 from relax_core.dataflow import columns as core
 
@@ -17,7 +17,7 @@ def rows_of(prompt: Sequence[int], generations: Sequence[Generation]) -> list[Co
         Column.of(core.TOKENS, [[*prompt, *g.token_ids] for g in generations]),
         Column.of(core.LOSS_MASK, [[False] * start + [True] * len(g.token_ids) for g in generations]),
         Column.of(core.ROLLOUT_LOGPROBS, [np.concatenate([before, g.logprobs]) for g in generations]),
-        Column.of(core.SEGMENTS, [[(start + at, version) for at, version in g.segments] or np.empty((0, 2)) for g in generations]),
+        Column.of(core.SEGMENTS, [_segments(start, g) for g in generations]),
         Column.of(core.STOP_REASON, [int(g.stop_reason) for g in generations]),
     ]
     supports = [g.support for g in generations]
@@ -27,3 +27,17 @@ def rows_of(prompt: Sequence[int], generations: Sequence[Generation]) -> list[Co
         empty = np.empty(0, np.int32)
         columns.append(Column.of(core.SUPPORT_IDS, [np.concatenate([empty, *(support or ())]) for support in supports]))
     return columns
+
+
+def trainable_counts(loss_mask: Column) -> IntArray:
+    """int64 ``[n]``: trainable tokens of each row; entry 0 of a row is void."""
+    mask = loss_mask.values.astype(bool)
+    starts, stops = loss_mask.bounds[:-1], loss_mask.bounds[1:]
+    mask[starts[starts < stops]] = False
+    before = np.concatenate([[0], np.cumsum(mask)])
+    return before[stops] - before[starts]
+
+
+def _segments(start: int, generation: Generation) -> IntArray:
+    segments = np.array(generation.segments, np.int64).reshape(-1, 2)
+    return segments + np.array([start, 0])
