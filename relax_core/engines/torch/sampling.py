@@ -108,12 +108,12 @@ def _draw_full(scaled: Tensor, sampling: Sequence[SamplingParameters], uniform: 
     logprobs = scaled.log_softmax(-1)
     greedy = [each.temperature == 0 for each in sampling]
     if all(greedy):
-        token_ids = logprobs.argmax(-1)
+        token_ids = scaled.argmax(-1)
     else:
         token_ids = _invert(logprobs, uniform)
         if any(greedy):
             mask = torch.tensor(greedy, device=scaled.device)
-            token_ids = torch.where(mask, logprobs.argmax(-1), token_ids)
+            token_ids = torch.where(mask, scaled.argmax(-1), token_ids)
     return token_ids, logprobs.gather(-1, token_ids[:, None])[:, 0]
 
 

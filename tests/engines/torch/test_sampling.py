@@ -21,7 +21,7 @@ parameters = st.builds(
     SamplingParameters,
     max_new_tokens=st.just(1),
     temperature=st.sampled_from([0.0, 0.3, 1.0, 2.5]),
-    top_p=st.sampled_from([0.05, 0.5, 0.9, 1.0]),
+    top_p=st.sampled_from([0.0531, 0.4703, 0.9017, 1.0]),  # no sum of simple fractions: there rounding decides
     top_k=st.integers(0, 8),
 )
 
@@ -32,7 +32,7 @@ def plain(**changes: float) -> SamplingParameters:
 
 def distribution(logits: np.ndarray, asked: SamplingParameters) -> dict[int, float]:
     """Log-probabilities of the ids that survive, written out."""
-    values = logits.astype(np.float64) / (asked.temperature or 1.0)
+    values = (logits / np.float32(asked.temperature or 1.0)).astype(np.float64)
     order = sorted(np.flatnonzero(values > -np.inf).tolist(), key=lambda index: (-values[index], index))
     if asked.temperature > 0:
         order = order[: asked.top_k or None]
@@ -54,7 +54,7 @@ def test_a_draw_is_as_defined(rows: list[list[float]], asked: list[SamplingParam
         expected = distribution(logits[index].numpy(), each)
         token_id = drawn.token_ids[index]
         assert token_id in expected, "a token without probability is never drawn"
-        assert drawn.logprobs[index] == pytest.approx(expected[token_id], abs=1e-5)
+        assert drawn.logprobs[index] == pytest.approx(expected[token_id], abs=1e-5, rel=1e-6)
         support = drawn.support[index]
         if each.temperature > 0 and (each.top_k or each.top_p < 1):
             assert support is not None
@@ -62,7 +62,7 @@ def test_a_draw_is_as_defined(rows: list[list[float]], asked: list[SamplingParam
         else:
             assert support is None
         if each.temperature == 0:
-            assert token_id == int(np.argmax(rows[index]))
+            assert token_id == int(np.argmax(logits[index].numpy()))
 
 
 @settings(max_examples=100, deadline=None)
