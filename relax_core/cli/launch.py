@@ -62,7 +62,7 @@ def _run(config: RunConfig, run: RunDirectory, checkpoint: Checkpoint | None) ->
 
     from relax_core.runtimes.local import run_local
 
-    transformers_logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     return run_local(config, run, checkpoint)
 
 

@@ -64,7 +64,7 @@ class Plan:
     @property
     def consumers(self) -> tuple[Consumer, ...]:
         """The roles that take rows from the transport."""
-        light = frozenset({"loss_mask", "scored", "segments"})
+        light = frozenset({"loss_mask", "scored", "segments", "reward", "stop_reason"})
         return tuple(Consumer(role.name, role.reads, role.reads & light) for role in self.roles if role.reads)
 
     def describe(self) -> str:

@@ -35,9 +35,11 @@ def trainable_counts(loss_mask: Column) -> IntArray:
     starts, stops = loss_mask.bounds[:-1], loss_mask.bounds[1:]
     mask[starts[starts < stops]] = False
     before = np.concatenate([[0], np.cumsum(mask)])
-    return before[stops] - before[starts]
+    counts: IntArray = before[stops] - before[starts]
+    return counts
 
 
 def _segments(start: int, generation: Generation) -> IntArray:
     segments = np.array(generation.segments, np.int64).reshape(-1, 2)
-    return segments + np.array([start, 0])
+    segments[:, 0] += start
+    return segments

@@ -55,7 +55,9 @@ class Advantages(Role):
         rewards = rows["reward"].values.astype(np.float64)
         produced = self._algorithm.prepare(Trajectories(rewards, groups, rows))
         lengths = table["tokens"].lengths if "tokens" in table else None
-        return [self._whole(spec, produced[spec.name], scored, len(table), lengths) for spec in self._requirements.produces]
+        return [
+            self._whole(spec, produced[spec.name], scored, len(table), lengths) for spec in self._requirements.produces
+        ]
 
     def _whole(
         self,
@@ -68,7 +70,9 @@ class Advantages(Role):
         """A column for every row: zero for those whose reward abstained, which no loss will see."""
         column = produced if isinstance(produced, Column) else Column.of(spec, produced)  # type: ignore[arg-type]
         if len(column) != len(scored):
-            raise TrainingError(f"algorithm: prepare gave {len(column)} entries of {spec.name!r} for {len(scored)} trajectories")
+            raise TrainingError(
+                f"algorithm: prepare gave {len(column)} entries of {spec.name!r} for {len(scored)} trajectories"
+            )
         if np.issubdtype(column.values.dtype, np.floating) and not np.isfinite(column.values).all():
             raise TrainingError(f"algorithm: prepare gave a value of {spec.name!r} that is not finite")
         if len(scored) == rows:

@@ -1,7 +1,9 @@
 """The evaluator measures the policy on held-out tasks with sampling parameters of its own."""
 
 import asyncio
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,6 +14,8 @@ from relax_core.api.rows import Sample, Score, Task
 from relax_core.dataflow.seeds import derive_seed
 from relax_core.models.prompts import PromptCodec
 from relax_core.roles.scoring import Scorer
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class Evaluator:
         """
         try:
             async with asyncio.timeout(self._timeout):
-                groups = await asyncio.gather(*(self._task(task) for task in self._tasks))
+                groups = await _all(self._task(task) for task in self._tasks)
         except TimeoutError as error:
             raise DeadlineExceeded(f"timeouts.generation: the evaluation took more than {self._timeout:g} s") from error
         samples = [sample for group, _ in groups for sample in group]
@@ -107,3 +111,12 @@ class Evaluator:
         if result.error is not None:
             raise RewardError(str(result.error))
         return samples, list(result.scores)
+
+
+async def _all(tasks: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """Results in order, or the first error, after all have ended: training must not find the engine still at work."""
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]

@@ -102,5 +102,7 @@ class RewardRole(Role):
             self._hub.write("rollout", self._scored_groups, means)
         if results and results[0].scores:
             sample, score = samples[0][0], results[0].scores[0]
-            text = f"{sample.task.prompt!r} -> {sample.text!r} ({sample.stop_reason.name.lower()}), reward {score.value}"
+            text = (
+                f"{sample.task.prompt!r} -> {sample.text!r} ({sample.stop_reason.name.lower()}), reward {score.value}"
+            )
             self._hub.text("rollout", self._scored_groups, "sample", text)

@@ -10,8 +10,8 @@ from relax_core.api.errors import DeadlineExceeded, RelaxError
 from relax_core.api.rows import StopReason
 from relax_core.api.transport import Transport
 from relax_core.dataflow import columns as core
-from relax_core.dataflow.rows import rows_of
 from relax_core.dataflow.ledger import Ledger
+from relax_core.dataflow.rows import rows_of
 from relax_core.dataflow.seeds import derive_seed
 from relax_core.models.prompts import PromptCodec
 from relax_core.roles.role import Progress, Role

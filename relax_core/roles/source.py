@@ -86,5 +86,7 @@ class Source:
             ConfigError: The dataset is not the one the state was taken with.
         """
         if state["fingerprint"] != self._dataset.fingerprint or state["size"] != len(self._dataset):
-            raise ConfigError("dataset: its content changed since the checkpoint, so the run cannot be continued exactly")
+            raise ConfigError(
+                "dataset: its content changed since the checkpoint, so the run cannot be continued exactly"
+            )
         self._issued = state["issued"]

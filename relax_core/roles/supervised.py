@@ -53,7 +53,9 @@ class Supervised(Role):
     def _append(self, issued: IssuedTask) -> None:
         label = issued.task.label
         if not isinstance(label, str):
-            raise ConfigError(f"dataset: task {issued.task.index} has the label {label!r}; supervised training needs text")
+            raise ConfigError(
+                f"dataset: task {issued.task.index} has the label {label!r}; supervised training needs text"
+            )
         prompt, answer = self._codec.encode_prompt(issued.task), self._codec.encode_answer(label)
         if self._max_prompt_tokens is not None and len(prompt) > self._max_prompt_tokens:
             self._ledger.dropped(issued.group, "prompt_too_long")

@@ -141,14 +141,16 @@ class LocalRun:
         reference = None
         if self.plan.role("reference") is not None:
             reference = self.builder.trainer(config.trainer, self._reference_path(path), self.updates)
-        self.stage = stage = self._stage(
+        stage = self._stage(
             "main", self.plan, config.run.batch, self.dataset, config.algorithm, trainer, config.run.epochs, reference
         )
         if self.checkpoint is None:
+            self.stage = stage
             await self.session.publisher.check(trainer)
             self.record.evaluated(await self._evaluate("eval", 0), 0)
         else:
             await self._continue(stage, trainer, self.checkpoint)
+            self.stage = stage
         self._seen = stage.actor.updates
         await self._take_turns(stage, self.updates, partial(self._after_turn, stage, trainer))
         self.record.evaluated(await self._evaluate_trained(stage, trainer), stage.actor.updates)
@@ -274,7 +276,9 @@ class LocalRun:
         if self.stage is not None:
             summary |= self.record.summary(self.clock, self.stage)
         summary["counters"] = self.hub.counters()
-        self.directory.write_summary(summary)
+        # A resume that was refused leaves what is known of the run as it is.
+        if self.stage is not None or self.checkpoint is None:
+            self.directory.write_summary(summary)
         return summary
 
 

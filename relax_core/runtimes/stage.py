@@ -20,6 +20,8 @@ from relax_core.models.prompts import PromptCodec
 from relax_core.roles.actor import Actor
 from relax_core.roles.advantages import Advantages
 from relax_core.roles.forward import ForwardRole
+from relax_core.roles.objective import Objective
+from relax_core.roles.ranks import LocalRanks, Ranks, TrainingRank
 from relax_core.roles.reward import RewardRole
 from relax_core.roles.role import Role
 from relax_core.roles.rollout import Rollout
@@ -67,6 +69,7 @@ class Stage:
         admission = Admission(parts.batch.tasks, parts.max_staleness)
         self.source = Source(parts.dataset, parts.seed, parts.ledger, admission, parts.epochs)
         self.rollout: Rollout | None = None
+        self.ranks = self._ranks(parts.trainer)
         parts.transport.open(parts.plan.columns, parts.plan.consumers)
         self.actor = self._actor()
         self.roles: tuple[Role, ...] = tuple(
@@ -113,26 +116,20 @@ class Stage:
 
     def _reference(self) -> Role:
         assert self.parts.reference is not None
-        return self._forward("reference", core.REF_LOGPROBS, self.parts.reference, lambda: 0)
+        return self._forward("reference", core.REF_LOGPROBS, self._ranks(self.parts.reference), lambda: 0)
 
     def _actor_forward(self) -> Role:
-        return self._forward("actor_fwd", core.OLD_LOGPROBS, self.parts.trainer, self.parts.version)
+        return self._forward("actor_fwd", core.OLD_LOGPROBS, self.ranks, self.parts.version)
 
-    def _forward(self, name: str, column: ColumnSpec, trainer: Trainer, version: Callable[[], int]) -> Role:
-        role = self.parts.plan.role(name)
-        assert role is not None
-        batch = self.parts.batch
-        return ForwardRole(
-            name,
-            sorted(role.reads),
-            column,
-            trainer,
-            version,
-            self.parts.transport,
-            batch.tasks,
-            batch.tokens_per_micro_batch,
-            self.parts.sampling.temperature,
-        )
+    def _forward(self, name: str, column: ColumnSpec, ranks: Ranks, version: Callable[[], int]) -> Role:
+        return ForwardRole(name, column, ranks, version, self.parts.transport, self.parts.batch)
+
+    def _ranks(self, trainer: Trainer) -> Ranks:
+        parts = self.parts
+        supervised = parts.plan.requirements.supervised
+        temperature = 1.0 if supervised else parts.sampling.temperature
+        objective = Objective(parts.algorithm, parts.plan.old)
+        return LocalRanks(TrainingRank(parts.plan, trainer, parts.transport, objective, temperature))
 
     def _advantages(self) -> Role:
         parts = self.parts
@@ -140,19 +137,16 @@ class Stage:
 
     def _actor(self) -> Actor:
         parts = self.parts
-        supervised = parts.plan.requirements.supervised
         return Actor(
             parts.plan,
             parts.batch,
-            parts.algorithm,
-            parts.trainer,
+            self.ranks,
             parts.transport,
             parts.ledger,
             parts.version,
             parts.publish,
             parts.report,
             parts.max_staleness,
-            1.0 if supervised else parts.sampling.temperature,
             parts.seed,
         )
 
