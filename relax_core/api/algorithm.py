@@ -77,8 +77,8 @@ class Loss:
     Args:
         value: With gradient, ``[N]`` for unit ``token``, ``[R]`` for ``row`` and ``group``.
         weight: Without gradient, same shape, not negative.
-        unit: What the denominator counts. For ``group``, the weights of one group add up to 1 over the update, or to the
-            share of its tokens that a mask left.
+        unit: What the denominator counts. For ``group``, the weights of one group add up to 1 over the update, or to
+            the share of its tokens that a mask left.
         metrics: ``[N]`` or ``[R]`` each, without gradient; logged as their mean over the whole update.
     """
 
@@ -89,7 +89,7 @@ class Loss:
 
 
 class Algorithm(ABC):
-    """One learning rule. ``config`` is a :class:`relax_core.config.AlgorithmConfig`, which declares ``requirements``."""
+    """One learning rule. ``config`` is a :class:`relax_core.config.AlgorithmConfig`; it declares ``requirements``."""
 
     def __init__(self, config: Any, context: Any) -> None:
         self.config = config

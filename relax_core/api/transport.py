@@ -104,8 +104,8 @@ class Transport(ABC):
         """Leases between ``minimum`` and ``maximum`` ready groups, oldest group id first.
 
         Returns ``None`` when fewer than ``minimum`` are ready at the deadline ("nothing yet"). After ``finish``, when
-        no more can become ready, a remainder below ``minimum`` is handed out as it is; a group on lease can come back and
-        holds that up.
+        no more can become ready, a remainder below ``minimum`` is handed out as it is; a group on lease can come back
+        and holds that up.
 
         Raises:
             EndOfStream: The stream is finished and nothing is left for this consumer.

@@ -122,7 +122,7 @@ class WorkerPool:
         pool, self._pool = self._pool, None
         if pool is None:
             return
-        pool.stop()  # type: ignore[no-untyped-call]
+        pool.stop()
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await asyncio.to_thread(pool.join)
