@@ -180,11 +180,13 @@ def test_other_data_or_another_seed_cannot_continue_a_run(train: Relax, relax: R
     seed = relax("train", "--resume", "mine", "--set", "seed=1")
     assert seed.code == 2
     assert "was started with 0, it cannot be resumed with 1" in seed.message
+    summary = Path("runs/mine/summary.json").read_text()
     with Path("my.jsonl").open("a") as file:
         file.write('{"prompt": "one more", "label": "x"}\n')
     data = relax("train", "--resume", "mine", "--set", "epochs=2")
     assert data.code == 2
     assert "dataset: its content changed since the checkpoint" in data.message
+    assert Path("runs/mine/summary.json").read_text() == summary
 
 
 def test_a_finished_run_goes_on_for_another_epoch(train: Relax, relax: Relax) -> None:
