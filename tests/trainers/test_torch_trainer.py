@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from relax_core.api.algorithm import Loss
 from relax_core.api.context import Context, ModelSource
 from relax_core.api.errors import ConfigError, TrainingError
-from relax_core.api.tokens import Tokens
 from relax_core.models.initialise import initialise_model
 from relax_core.testing.trainer import (
     assert_close,
@@ -145,13 +143,3 @@ def test_what_cannot_be_honoured_is_refused(tiny_model_path: Path) -> None:
         trainer.forward([replace(example_rows(), temperature=0.0)], OUTPUTS)
     with pytest.raises(ConfigError, match=r"cannot release \['kv'\]"):
         trainer.release(frozenset({"kv"}))
-
-
-def test_a_loss_of_the_wrong_shape_is_refused(tiny_model_path: Path) -> None:
-    def wrong(tokens: Tokens) -> Loss:
-        return replace(token_loss(tokens), unit="row")
-
-    with pytest.raises(
-        TrainingError, match=r"a loss of unit 'row' needs value and weight of shape \(5,\), not \(18,\)"
-    ):
-        started(tiny_model_path).accumulate([example_rows()], wrong)

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from relax_core.api.context import ModelSource
 from relax_core.api.errors import TrainingError
-from relax_core.trainers.torch.model import Model, load_model
+from relax_core.trainers.torch.model import HOST, Model, load_model
 from relax_core.trainers.torch.optimizer import MasterOptimizer
 
 TENSORS = "optimizer.safetensors"
@@ -23,7 +23,7 @@ def save_checkpoint(directory: Path, model: Model, source: ModelSource, optimize
     model.save_pretrained(directory)
     tokenizer = AutoTokenizer.from_pretrained(source.path, trust_remote_code=source.trust_remote_code)
     tokenizer.save_pretrained(directory)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in optimizer.tensors().items()}
+    tensors = {name: tensor.detach().to(HOST).contiguous() for name, tensor in optimizer.tensors().items()}
     save_file(tensors, directory / TENSORS)
     state = {"dtype": source.dtype, "updates": optimizer.updates, "skipped_in_row": optimizer.skipped_in_row}
     (directory / STATE).write_text(json.dumps(state))
@@ -40,6 +40,6 @@ def load_checkpoint(directory: Path, model: Model, source: ModelSource, optimize
     state = json.loads((directory / STATE).read_text())
     if state["dtype"] != source.dtype:
         raise TrainingError(f"{directory} was saved with model.dtype {state['dtype']!r}, this run has {source.dtype!r}")
-    model.load_state_dict(load_model(source, "cpu", folder=directory).state_dict())
+    model.load_state_dict(load_model(source, HOST, folder=directory).state_dict())
     optimizer.load_tensors(load_file(directory / TENSORS))
     optimizer.updates, optimizer.skipped_in_row = state["updates"], state["skipped_in_row"]

@@ -19,6 +19,9 @@ from relax_core.api.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
+HOST = "cpu"
+"""Where weights wait that are not in use."""
+
 Model = Any
 """A transformers causal language model; its library gives it no type that carries the attributes used here."""
 

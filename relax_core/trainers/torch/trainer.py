@@ -12,19 +12,16 @@ from torch import Tensor
 from relax_core.api.algorithm import Loss
 from relax_core.api.columns import Column, ColumnSpec
 from relax_core.api.context import Context
-from relax_core.api.errors import ConfigError, TrainingError
+from relax_core.api.errors import ConfigError
 from relax_core.api.tokens import Tokens, tokens_of
 from relax_core.api.trainer import MicroBatch, Sums, Trainer
 from relax_core.api.weights import Manifest, Publication
 from relax_core.trainers.torch.checkpoint import load_checkpoint, save_checkpoint
 from relax_core.trainers.torch.config import TorchTrainerConfig
-from relax_core.trainers.torch.model import load_model
+from relax_core.trainers.torch.model import HOST, load_model
 from relax_core.trainers.torch.optimizer import MasterOptimizer
 from relax_core.trainers.torch.policy import OUTPUTS, CausalPolicy
 from relax_core.weights.manifest import buckets, describe
-
-HOST = "cpu"
-"""Where released tensors wait."""
 
 
 class TorchTrainer(Trainer):
@@ -78,7 +75,7 @@ class TorchTrainer(Trainer):
             scored = self.policy.score(batch)
             if scored is not None:
                 tokens = tokens_of(batch, scored.outputs, self.context.device)
-                total += _backward(loss(tokens), tokens, scored.fed)
+                total += _backward(loss(tokens), scored.fed)
         return total
 
     def apply(self, denominator: float) -> Mapping[str, float]:
@@ -119,14 +116,8 @@ class TorchTrainer(Trainer):
         del self.policy, self.optimizer
 
 
-def _backward(loss: Loss, tokens: Tokens, fed: int) -> Sums:
+def _backward(loss: Loss, fed: int) -> Sums:
     """Adds the gradient of one micro-batch and returns its sums."""
-    expected = (len(tokens) if loss.unit == "token" else tokens.rows,)
-    if loss.value.shape != expected or loss.weight.shape != expected:
-        raise TrainingError(
-            f"a loss of unit {loss.unit!r} needs value and weight of shape {expected}, "
-            f"not {tuple(loss.value.shape)} and {tuple(loss.weight.shape)}"
-        )
     weighted = loss.value * loss.weight.detach()
     weighted.sum().backward()
     sums = [weighted.detach(), loss.weight, *loss.metrics.values()]
