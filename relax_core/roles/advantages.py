@@ -29,6 +29,9 @@ class Advantages(Role):
     def __init__(
         self, algorithm: Algorithm, requirements: Requirements, transport: Transport, batch_groups: int
     ) -> None:
+        per_token = [spec.name for spec in requirements.produces if spec.level == "token"]
+        if per_token and "tokens" not in requirements.prepare_reads:
+            raise TrainingError(f"algorithm: {per_token[0]!r} is per token, so 'tokens' must be among prepare_reads")
         self._algorithm = algorithm
         self._requirements = requirements
         self._transport = transport
@@ -54,36 +57,38 @@ class Advantages(Role):
         _, groups = np.unique(rows.groups, return_inverse=True)
         rewards = rows["reward"].values.astype(np.float64)
         produced = self._algorithm.prepare(Trajectories(rewards, groups, rows))
-        lengths = table["tokens"].lengths if "tokens" in table else None
-        return [
-            self._whole(spec, produced[spec.name], scored, len(table), lengths) for spec in self._requirements.produces
-        ]
+        columns = []
+        for spec in self._requirements.produces:
+            if spec.name not in produced:
+                raise TrainingError(f"algorithm: prepare gave no {spec.name!r}, only {sorted(produced)}")
+            columns.append(_whole(_checked(spec, produced[spec.name], len(scored)), scored, table))
+        return columns
 
-    def _whole(
-        self,
-        spec: ColumnSpec,
-        produced: npt.ArrayLike | Sequence[npt.ArrayLike] | Column,
-        scored: npt.NDArray[np.intp],
-        rows: int,
-        lengths: npt.NDArray[np.int64] | None,
-    ) -> Column:
-        """A column for every row: zero for those whose reward abstained, which no loss will see."""
+
+def _checked(spec: ColumnSpec, produced: npt.ArrayLike | Sequence[npt.ArrayLike] | Column, count: int) -> Column:
+    """What ``prepare`` gave for one column, as a column of ``count`` finite entries."""
+    try:
         column = produced if isinstance(produced, Column) else Column.of(spec, produced)  # type: ignore[arg-type]
-        if len(column) != len(scored):
-            raise TrainingError(
-                f"algorithm: prepare gave {len(column)} entries of {spec.name!r} for {len(scored)} trajectories"
-            )
-        if np.issubdtype(column.values.dtype, np.floating) and not np.isfinite(column.values).all():
-            raise TrainingError(f"algorithm: prepare gave a value of {spec.name!r} that is not finite")
-        if len(scored) == rows:
-            return column
-        if spec.level == "row" and not spec.has_offsets:
-            values = np.zeros((rows, *spec.trailing), spec.dtype)
-            values[scored] = column.values
-            return Column(spec, values)
-        if lengths is None:
-            raise TrainingError(f"algorithm: {spec.name!r} is per token, so 'tokens' must be among prepare_reads")
-        entries = [np.zeros((length, *spec.trailing), spec.dtype) for length in lengths]
-        for position, row in enumerate(scored):
-            entries[row] = column[position]
-        return Column.of(spec, entries)
+    except (TypeError, ValueError) as error:
+        raise TrainingError(f"algorithm: prepare gave a {spec.name!r} of the wrong form: {error}") from error
+    if len(column) != count:
+        raise TrainingError(f"algorithm: prepare gave {len(column)} entries of {spec.name!r} for {count} trajectories")
+    if np.issubdtype(column.values.dtype, np.floating) and not np.isfinite(column.values).all():
+        raise TrainingError(f"algorithm: prepare gave a value of {spec.name!r} that is not finite")
+    return column
+
+
+def _whole(column: Column, scored: npt.NDArray[np.intp], table: Table) -> Column:
+    """The column for every row: zero for those whose reward abstained, which no loss will see."""
+    spec = column.spec
+    if len(scored) == len(table):
+        return column
+    if not spec.has_offsets:
+        values = np.zeros((len(table), *spec.trailing), spec.dtype)
+        values[scored] = column.values
+        return Column(spec, values)
+    lengths = table["tokens"].lengths if spec.level == "token" else np.zeros(len(table), np.int64)
+    entries = [np.zeros((length, *spec.trailing), spec.dtype) for length in lengths]
+    for position, row in enumerate(scored):
+        entries[row] = column[position]
+    return Column.of(spec, entries)

@@ -44,7 +44,6 @@ class RewardRole(Role):
         self._codec = codec
         self._ledger = ledger
         self._hub = hub
-        self._scored_groups = 0
 
     async def step(self) -> Progress:
         """Scores all groups that are ready now, concurrently."""
@@ -92,17 +91,17 @@ class RewardRole(Role):
     def _report(
         self, scores: Sequence[Score], samples: Sequence[Sequence[Sample]], results: Sequence[GroupScores]
     ) -> None:
-        self._scored_groups += len(samples)
+        step = self._ledger.counts()["issued"]
         parts: dict[str, list[float]] = defaultdict(list)
         for score in scores:
             for name, value in score.parts.items():
                 parts[f"reward/{name}"].append(value)
         if parts:
             means = {name: float(np.mean(values)) for name, values in parts.items()}
-            self._hub.write("rollout", self._scored_groups, means)
+            self._hub.write("rollout", step, means)
         if results and results[0].scores:
             sample, score = samples[0][0], results[0].scores[0]
             text = (
                 f"{sample.task.prompt!r} -> {sample.text!r} ({sample.stop_reason.name.lower()}), reward {score.value}"
             )
-            self._hub.text("rollout", self._scored_groups, "sample", text)
+            self._hub.text("rollout", step, "sample", text)
