@@ -146,6 +146,7 @@ def test_a_killed_run_is_continued_exactly(blocked: "subprocess.Popen[str]", rel
         del measured["train/version"]
     assert resumed == whole
     assert all(measured["train/grad_norm"] for measured in whole.values())
+    assert [line["step"] for line in lines(run / "samples.jsonl") if line["stream"] == "rollout"] == [4, 8, 12, 16]
 
 
 def test_ctrl_c_is_one_line_and_leaves_no_process(blocked: "subprocess.Popen[str]") -> None:

@@ -1,0 +1,191 @@
+"""The actor role on a real trainer and transport; only the version it has published is played."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from relax_algos.grpo import GRPO, GRPOConfig
+
+from relax_core.api.columns import Column
+from relax_core.api.context import Context, ModelSource
+from relax_core.config.run import BatchConfig
+from relax_core.dataflow import columns as core
+from relax_core.dataflow.ledger import Ledger
+from relax_core.dataflow.plan import OldPolicy, Plan
+from relax_core.roles.actor import Actor
+from relax_core.roles.advantages import Advantages
+from relax_core.roles.forward import ForwardRole
+from relax_core.roles.objective import Objective
+from relax_core.roles.ranks import LocalRanks, TrainingRank
+from relax_core.roles.role import Progress
+from relax_core.trainers.torch.config import TorchTrainerConfig
+from relax_core.trainers.torch.trainer import TorchTrainer
+from relax_core.transports.memory.transport import MemoryTransport
+from tests.roles.conftest import append_group, grpo_plan, opened
+
+BATCH = BatchConfig(tasks=2, samples_per_task=2)
+
+
+@pytest.fixture(scope="module")
+def trainer(tiny_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchTrainer]:
+    """The embedded trainer with learning rate 0: tests share it and leave it as it was."""
+    context = Context("test", 0, tmp_path_factory.mktemp("run"), ModelSource(tiny_model_path))
+    trainer = TorchTrainer(TorchTrainerConfig(learning_rate=0.0), context)
+    trainer.start()
+    yield trainer
+    trainer.close()
+
+
+@dataclass
+class Bench:
+    """An actor with everything around it in reach."""
+
+    plan: Plan
+    trainer: TorchTrainer
+    ledger: Ledger
+    max_staleness: int = 0
+    version: int = 0
+    publications: int = 0
+    batch: BatchConfig = BATCH
+    reports: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.transport: MemoryTransport = opened(self.plan)
+        self.algorithm = GRPO(GRPOConfig(), None)
+        objective = Objective(self.algorithm, self.plan.old)
+        self.ranks = LocalRanks(TrainingRank(self.plan, self.trainer, self.transport, objective, 1.0))
+        self.actor = Actor(
+            self.plan,
+            self.batch,
+            self.ranks,
+            self.transport,
+            self.ledger,
+            lambda: self.version,
+            self._publish,
+            lambda update, metrics: self.reports.append((update, metrics)),
+            self.max_staleness,
+            0,
+        )
+
+    async def _publish(self) -> None:
+        self.publications += 1
+
+    async def add(
+        self,
+        group: int,
+        version: int = 0,
+        rewards: tuple[float | None, ...] = (0.0, 1.0),
+        answers: tuple[int, ...] = (),
+    ) -> None:
+        """A group that is ready for the actor."""
+        ids = append_group(self.transport, self.ledger, group, answers or (2, 3), version)
+        values = [reward or 0.0 for reward in rewards]
+        scored = [reward is not None for reward in rewards]
+        self.transport.write(ids, [Column.of(core.REWARD, values), Column.of(core.SCORED, scored)])
+        await Advantages(self.algorithm, self.plan.requirements, self.transport, BATCH.tasks).step()
+
+
+@pytest.fixture
+def bench(trainer: TorchTrainer, ledger: Ledger) -> Bench:
+    """Version 5 is published; one publication of lag is allowed."""
+    return Bench(grpo_plan(), trainer, ledger, max_staleness=1, version=5)
+
+
+async def test_a_batch_is_trained_when_it_is_whole(bench: Bench) -> None:
+    await bench.add(0, version=5)
+    assert await bench.actor.step() is Progress.IDLE
+    await bench.add(1, version=5)
+    assert await bench.actor.step() is Progress.WORKED
+    assert (bench.actor.updates, bench.publications) == (1, 1)
+    assert bench.ledger.counts() == {"issued": 2, "trained": 2, "dropped": 0, "pending": 0}
+    assert bench.transport.depth()["ready/actor"] == 0
+
+
+async def test_stale_groups_are_dropped_whole_and_the_batch_is_refilled(bench: Bench) -> None:
+    for group, version in ((0, 3), (1, 4)):
+        await bench.add(group, version)
+    assert await bench.actor.step() is Progress.WORKED
+    assert bench.ledger.reasons == {"stale": 1}
+    assert (bench.actor.updates, bench.publications) == (0, 0), "nothing is trained before the batch is full again"
+    assert await bench.actor.step() is Progress.IDLE
+    await bench.add(2, 5)
+    assert await bench.actor.step() is Progress.WORKED
+    assert bench.ledger.counts() == {"issued": 3, "trained": 2, "dropped": 1, "pending": 0}
+    assert bench.actor.max_lag == 1, "only what was trained counts"
+
+
+async def test_a_remainder_is_trained_at_the_end_of_the_stream(bench: Bench) -> None:
+    await bench.add(0, version=5)
+    bench.transport.finish()
+    assert await bench.actor.step() is Progress.WORKED
+    assert bench.ledger.counts()["trained"] == 1
+    assert await bench.actor.step() is Progress.DONE
+
+
+async def test_abstained_rows_and_rows_without_tokens_are_in_no_sum(bench: Bench) -> None:
+    await bench.add(0, 5, (1.0, None, 0.0, 0.5), (2, 3, 4, 0))
+    await bench.add(1, 5, (1.0, 0.0), (1, 1))
+    await bench.actor.step()
+    _, metrics = bench.reports[0]
+    assert metrics["rollout/reward"] == pytest.approx((1.0 + 0.0 + 1.0 + 0.0) / 4)
+    assert metrics["rollout/response_tokens"] == pytest.approx((2 + 4 + 1 + 1) / 4)
+    assert bench.ledger.counts()["trained"] == 2
+
+
+async def test_a_batch_in_which_nobody_can_be_trained_changes_nothing_and_is_counted(bench: Bench) -> None:
+    for group in (0, 1):
+        await bench.add(group, 5, (1.0, 0.0), (0, 0))
+    await bench.actor.step()
+    _, metrics = bench.reports[0]
+    assert metrics["train/skipped"] == 1
+    assert metrics["train/loss"] == 0
+
+
+async def test_two_updates_of_a_batch_share_its_groups(trainer: TorchTrainer, ledger: Ledger) -> None:
+    plan = grpo_plan(updates_per_batch=2)
+    assert plan.old is OldPolicy.TRAINER
+    batch = BATCH.model_copy(update={"updates_per_batch": 2})
+    bench = Bench(plan, trainer, ledger, batch=batch)
+    forward = ForwardRole("actor_fwd", core.OLD_LOGPROBS, bench.ranks, lambda: bench.version, bench.transport, batch)
+    for group in (0, 1):
+        await bench.add(group)
+    assert await forward.step() is Progress.WORKED
+    await bench.actor.step()
+    assert [update for update, _ in bench.reports] == [1, 2]
+    assert bench.publications == 1
+    assert all(metrics["train/kl_old"] == pytest.approx(0, abs=1e-9) for _, metrics in bench.reports)
+
+
+async def test_counters_survive_a_restore(bench: Bench) -> None:
+    for group in (0, 1):
+        await bench.add(group, 5)
+    await bench.actor.step()
+    other = Bench(bench.plan, bench.trainer, Ledger(lambda event: None))
+    other.actor.restore(bench.actor.state())
+    assert other.actor.state() == bench.actor.state()
+    assert other.actor.updates == 1
+
+
+async def test_the_forward_role_writes_every_row_even_those_without_trainable_tokens(
+    trainer: TorchTrainer, ledger: Ledger
+) -> None:
+    bench = Bench(grpo_plan(updates_per_batch=2), trainer, ledger)
+    ids = append_group(bench.transport, ledger, 0, (0, 3, 0)) + append_group(bench.transport, ledger, 1, (0, 0))
+    role = ForwardRole("actor_fwd", core.OLD_LOGPROBS, bench.ranks, lambda: 4, bench.transport, BATCH)
+    assert await role.step() is Progress.WORKED
+    assert await role.step() is Progress.IDLE
+    for group in (0, 1):
+        rows = [row for row, owner in zip(ids, (0, 0, 0, 1, 1), strict=True) if owner == group]
+        values = [Column.of(core.REWARD, [0.0] * len(rows)), Column.of(core.SCORED, [True] * len(rows))]
+        bench.transport.write(rows, values)
+    await Advantages(bench.algorithm, bench.plan.requirements, bench.transport, 2).step()
+    lease = bench.transport.take("actor", 2, 2)
+    assert lease is not None, "a row without the column would keep its group from the actor"
+    table = bench.transport.fetch(lease, ["old_logprobs"])
+    column = table["old_logprobs"]
+    assert [len(column[row]) for row in range(5)] == [2, 5, 2, 2, 2]
+    assert (column[1][2:] < 0).all()
+    for row in (0, 2, 3, 4):
+        assert not column[row].any()
+    assert table.versions["old_logprobs"].tolist() == [4] * 5

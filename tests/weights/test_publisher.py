@@ -1,0 +1,180 @@
+"""The publisher: versions, what counts as arrived, and what does not. Real trainer, engine and sync."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from relax_core.api.context import Context, ModelSource
+from relax_core.api.engine import Engine, SamplingParameters
+from relax_core.api.errors import WeightSyncError
+from relax_core.api.weights import Acknowledgement, Bucket, Manifest, Publication, WeightSync
+from relax_core.engines.torch.config import TorchEngineConfig
+from relax_core.engines.torch.engine import TorchEngine
+from relax_core.trainers.torch.config import TorchTrainerConfig
+from relax_core.trainers.torch.trainer import TorchTrainer
+from relax_core.weight_syncs.local.config import LocalWeightSyncConfig
+from relax_core.weight_syncs.local.sync import LocalWeightSync
+from relax_core.weights.probe import Probe
+from relax_core.weights.publisher import Publisher
+
+PROBE = Probe((72, 105), SamplingParameters(max_new_tokens=4), 1e-4, fail=True, seed=0)
+
+
+class Forgetful(TorchEngine):
+    """Acknowledges a publication and keeps the weights it has: what a broken receiver does."""
+
+    async def update(self, manifest: Manifest, buckets: Iterable[Bucket]) -> Acknowledgement:
+        self._version = manifest.version
+        return Acknowledgement(manifest.version, frozenset(manifest.tensors), self.claims(manifest))
+
+    def claims(self, manifest: Manifest) -> int:
+        return 0
+
+
+class Lying(Forgetful):
+    """Says, besides, that every tensor changed."""
+
+    def claims(self, manifest: Manifest) -> int:
+        return len(manifest.tensors)
+
+
+class Late(WeightSync):
+    """Acknowledges the version before."""
+
+    def __init__(self) -> None: ...
+
+    async def send(
+        self, publication: Publication, engines: Sequence[Engine], timeout: float
+    ) -> Sequence[Acknowledgement]:
+        version = publication.manifest.version - 1
+        return [Acknowledgement(version, frozenset(publication.manifest.tensors), 1) for _ in engines]
+
+
+@pytest.fixture
+def context(tiny_model_path: Path, tmp_path: Path) -> Context:
+    return Context("test", 0, tmp_path, ModelSource(tiny_model_path))
+
+
+@pytest.fixture
+def trainer(context: Context) -> Iterator[TorchTrainer]:
+    trainer = TorchTrainer(TorchTrainerConfig(), context)
+    trainer.start()
+    yield trainer
+    trainer.close()
+
+
+@pytest.fixture
+async def engines(context: Context) -> AsyncIterator[list[TorchEngine]]:
+    """Two engines with the trainer's weights."""
+    engines = [TorchEngine(TorchEngineConfig(), context) for _ in range(2)]
+    for engine in engines:
+        await engine.start()
+    yield engines
+    for engine in engines:
+        await engine.close()
+
+
+def publisher_of(
+    engines: Sequence[Engine],
+    context: Context,
+    probe: Probe | None = PROBE,
+    probe_every: int = 1,
+    sync: WeightSync | None = None,
+) -> tuple[Publisher, Counter[str]]:
+    """A publisher and its counters."""
+    counters: Counter[str] = Counter()
+
+    def count(name: str, amount: int) -> None:
+        counters[name] += amount
+
+    sync = sync or LocalWeightSync(LocalWeightSyncConfig(), context)
+    return Publisher(engines, sync, 60.0, count, probe, probe_every), counters
+
+
+def change(trainer: TorchTrainer) -> None:
+    with torch.no_grad():
+        for parameter in trainer.policy.model.parameters():
+            parameter.mul_(1.05)
+
+
+async def test_every_publication_is_a_new_version_on_every_engine(
+    trainer: TorchTrainer, engines: list[TorchEngine], context: Context
+) -> None:
+    publisher, counters = publisher_of(engines, context)
+    await publisher.check(trainer)
+    for version in (1, 2, 3):
+        change(trainer)
+        await publisher.publish(trainer)
+        assert publisher.version == version
+        assert [(await engine.health()).version for engine in engines] == [version] * 2
+        assert publisher.probe_gap < 1e-4
+    assert counters == {}
+
+
+async def test_unchanged_weights_are_a_version_of_their_own_and_are_counted(
+    trainer: TorchTrainer, engines: list[TorchEngine], context: Context
+) -> None:
+    publisher, counters = publisher_of(engines, context)
+    change(trainer)
+    for _ in range(3):
+        await publisher.publish(trainer)
+    assert publisher.version == 3
+    assert counters == {"sync_unchanged": 2}
+
+
+async def test_changed_weights_of_which_none_arrived_are_an_error(trainer: TorchTrainer, context: Context) -> None:
+    engine = Forgetful(TorchEngineConfig(), context)
+    await engine.start()
+    publisher, _ = publisher_of([engine], context, probe=None)
+    await publisher.publish(trainer)
+    change(trainer)
+    with pytest.raises(WeightSyncError, match=r"version 2 has \d+ changed tensors, and none arrived"):
+        await publisher.publish(trainer)
+    await engine.close()
+
+
+@pytest.mark.parametrize("kind", [Forgetful, Lying])
+async def test_the_probe_finds_an_engine_that_only_acknowledges(
+    trainer: TorchTrainer, context: Context, kind: type[Forgetful]
+) -> None:
+    engine = kind(TorchEngineConfig(), context)
+    await engine.start()
+    publisher, _ = publisher_of([engine], context)
+    change(trainer)
+    with pytest.raises(WeightSyncError, match="mismatch probe"):
+        await publisher.publish(trainer)
+    await engine.close()
+
+
+async def test_one_wrong_engine_among_several_is_found(
+    trainer: TorchTrainer, engines: list[TorchEngine], context: Context
+) -> None:
+    wrong = Lying(TorchEngineConfig(), context)
+    await wrong.start()
+    publisher, _ = publisher_of([*engines, wrong], context)
+    change(trainer)
+    with pytest.raises(WeightSyncError, match="mismatch probe"):
+        await publisher.publish(trainer)
+    await wrong.close()
+
+
+async def test_an_acknowledgement_of_another_version_is_an_error(
+    trainer: TorchTrainer, engines: list[TorchEngine], context: Context
+) -> None:
+    publisher, _ = publisher_of(engines, context, sync=Late())
+    with pytest.raises(WeightSyncError, match="an engine acknowledged version 0 of 1"):
+        await publisher.publish(trainer)
+
+
+async def test_the_probe_runs_as_often_as_it_is_asked_to(trainer: TorchTrainer, context: Context) -> None:
+    engine = Lying(TorchEngineConfig(), context)
+    await engine.start()
+    publisher, _ = publisher_of([engine], context, probe_every=2)
+    change(trainer)
+    await publisher.publish(trainer)
+    with pytest.raises(WeightSyncError, match="mismatch probe"):
+        await publisher.publish(trainer)
+    await engine.close()
