@@ -1,6 +1,8 @@
-# quickstart | test | test-slow | lint | bench. Each sets up what it needs in $(VENV); nothing but Python has to be there.
+# quickstart | test | test-slow | test-backends | lint | bench. Each sets up what it needs; only Python has to be there.
 PYTHON ?= python3
 VENV ?= .venv
+# Megatron-Core, vLLM and what they bring along, 3 GB, beside the packages of $(VENV).
+BACKENDS ?= .venv-backends
 # Which build of PyTorch to fetch: cpu, auto (by the GPU of this machine), cu126, ...
 TORCH_BACKEND ?= cpu
 
@@ -25,7 +27,7 @@ PROJECTS := pyproject.toml $(wildcard plugins/*/pyproject.toml)
 EDITABLE := -e . $(patsubst %/pyproject.toml,-e %,$(wildcard plugins/*/pyproject.toml))
 PYTEST = OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 $(VENV)/bin/pytest -n 2 --dist loadfile
 
-.PHONY: quickstart test test-slow lint bench
+.PHONY: quickstart test test-slow test-backends lint bench
 
 quickstart: $(VENV)/.quickstart
 	$(VENV)/bin/relax train examples/quickstart/text.yaml $(if $(SEED),--set seed=$(SEED))
@@ -35,6 +37,10 @@ test: $(VENV)/.develop
 
 test-slow: $(VENV)/.develop
 	$(PYTEST) -m slow
+
+# One process at a time: an engine or a group of ranks fills both cores.
+test-backends: $(BACKENDS)/.backends
+	OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 $(BACKENDS)/bin/pytest -m backend
 
 lint: $(VENV)/.develop
 	$(VENV)/bin/ruff check .
@@ -59,4 +65,12 @@ $(VENV)/.develop: $(VENV)/.quickstart
 
 $(VENV)/.bench: $(VENV)/.quickstart
 	$(INSTALL) -e '.[bench]'
+	touch $@
+
+# Megatron-Core declares Python 3.12 and runs on 3.11; only pip can be told so.
+$(BACKENDS)/.backends: $(VENV)/bin/uv $(PROJECTS) constraints.txt excludes.txt
+	$(PYTHON) -m venv $(BACKENDS)
+	$(VENV)/bin/uv pip install --python $(BACKENDS)/bin/python $(TORCH_FROM) -c constraints.txt -b constraints.txt \
+		--excludes excludes.txt $(EDITABLE) -e '.[test]' -e 'plugins/relax_vllm[backend]' triton psutil
+	$(BACKENDS)/bin/python -m pip install -q --no-deps --ignore-requires-python -c constraints.txt megatron-core
 	touch $@

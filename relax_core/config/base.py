@@ -39,9 +39,11 @@ class TrainerConfig(Config):
     warmup_updates: int = Field(0, ge=0, description="Updates over which the learning rate rises linearly.")
     schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="Learning rate after warm-up.")
     minimum_learning_rate: float = Field(0.0, ge=0, description="Where linear and cosine end.")
-    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
-    epsilon: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
+        (0.9, 0.95), description="AdamW's decay of the first and second moment."
+    )
+    epsilon: float = Field(1e-8, gt=0, description="AdamW's epsilon.")
+    weight_decay: float = Field(0.0, ge=0, description="Decoupled decay of matrices; norms and biases have none.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this global L2 norm.")
     max_skipped_in_row: int = Field(5, ge=1, description="Updates in a row with non-finite gradients that end the run.")
     total_updates: int = Field(0, ge=0, description="Length of the schedule; the run sets it, 0 means its own length.")
@@ -60,5 +62,7 @@ class ModelConfig(Config):
     )
     tokenizer: str = Field("bytes", description="With `init`: `bytes` (256 bytes and Qwen's specials) or a folder.")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Compute dtype; masters are float32.")
-    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
-    trust_remote_code: bool = False
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = Field(
+        "sdpa", description="Attention of transformers in trainer and engine."
+    )
+    trust_remote_code: bool = Field(False, description="Whether Python code in the model's folder may run.")

@@ -13,12 +13,12 @@ RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 class SamplingConfig(Config):
     """How tokens are drawn."""
 
-    max_new_tokens: int = Field(512, ge=1)
+    max_new_tokens: int = Field(512, ge=1, description="Longest response, in tokens.")
     temperature: float = Field(1.0, ge=0, description="0 is greedy; not allowed in training.")
-    top_p: float = Field(1.0, gt=0, le=1)
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus: the most probable tokens that reach it; 1 keeps all.")
     top_k: int = Field(0, ge=0, description="0 keeps all.")
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = Field((), description="Strings that end a response; their tokens are kept.")
+    stop_token_ids: tuple[int, ...] = Field((), description="Token ids that end it, beside the model's own.")
 
 
 class EvalSamplingConfig(SamplingConfig):
@@ -57,7 +57,7 @@ class EvalConfig(Config):
 
     every: int = Field(20, ge=0, description="Updates between evaluations; 0: only first and last.")
     tasks: int | None = Field(None, ge=1, description="Only so many tasks, the first of the dataset.")
-    samples_per_task: int = Field(1, ge=1)
+    samples_per_task: int = Field(1, ge=1, description="Trajectories per held-out task.")
     sampling: EvalSamplingConfig = EvalSamplingConfig()
 
 
@@ -67,7 +67,7 @@ class WarmupConfig(Config):
     `trainer` keys replace those of the run's trainer for this stage; `dataset` is the run's where absent.
     """
 
-    updates: int = Field(0, ge=0)
+    updates: int = Field(0, ge=0, description="Optimizer steps of the warm-up; 0: none.")
     tasks: int = Field(64, ge=1, description="Rows per update.")
 
 
@@ -104,9 +104,11 @@ class RunSections(Config):
         pattern=RUN_NAME,
         description="Name of the run's folder: letters, digits, `.`, `_`, `-`; by default from the file and the time.",
     )
-    runs_dir: Path = Path("runs")
-    seed: int = Field(0, ge=0)
-    mode: Literal["colocate", "hybrid", "fully_async"] = "colocate"
+    runs_dir: Path = Field(Path("runs"), description="Folder of all runs.")
+    seed: int = Field(0, ge=0, description="Base of every random draw of the run.")
+    mode: Literal["colocate", "hybrid", "fully_async"] = Field(
+        "colocate", description="Placement of the roles; `colocate`: they take turns on one device."
+    )
     max_staleness: int = Field(0, ge=0, description="Versions a trained token may lag behind the trainer.")
     device: str = Field("auto", description="`auto`, `cpu`, `cuda`, ...")
     threads: int = Field(0, ge=0, description="CPU threads of torch; 0 leaves its default.")

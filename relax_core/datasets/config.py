@@ -28,7 +28,7 @@ class GeneratedDatasetConfig(Config):
         "sort_digits", description="`7392=` -> `2379`; `7392=` -> `2937`; `73+92=` -> `165`."
     )
     digits: int = Field(4, ge=1, description="Digits of each number; at most 6, for `add` at most 3.")
-    split: Literal["train", "heldout"] = "train"
+    split: Literal["train", "heldout"] = Field("train", description="The two splits share no task.")
     heldout: int = Field(200, ge=0, description="Tasks kept out of training.")
     split_seed: int = Field(0, ge=0, description="Which tasks are held out, and their order; not the run's seed.")
     size: int | None = Field(None, ge=1, description="Only so many tasks of the split, the first.")

@@ -27,7 +27,7 @@ def run_keys() -> list[Key]:
 def component_keys() -> Iterator[tuple[Key, str, Key]]:
     """Section, component and key of everything that can be set in any component of any section."""
     for section in SECTIONS:
-        for found in registry().offers(section.kind):
+        for found in [found for found in registry().offers(section.kind) if found.plugin.status == "ok"]:
             for key in all_keys(config_class(found.component, section.base)):
                 yield section.key, found.component.name, key  # type: ignore[misc]
 

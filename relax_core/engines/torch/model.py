@@ -100,7 +100,8 @@ def _network(source: ModelSource) -> Any:
                 output_loading_info=True,
             )
     except (ImportError, OSError, ValueError) as error:
-        raise ConfigError(f"model: {source.path} cannot be loaded: {error}") from error
+        reason = str(error).strip().partition("\n")[0]
+        raise ConfigError(f"model: {source.path} cannot be loaded: {reason}") from error
     missing = sorted(report["missing_keys"])
     if missing:
         raise ConfigError(f"model.path: {source.path} lacks {len(missing)} weights of the model, first {missing[0]}")

@@ -1,4 +1,4 @@
-"""Shared by all tests: no hub, no spinning threads, one tiny model per session."""
+"""Shared by all tests: no hub, no spinning threads, no time limits on properties, one tiny model per session."""
 
 import os
 
@@ -9,6 +9,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A busy machine is slow; only pytest-timeout decides what hangs.
+settings.register_profile("relax", deadline=None)
+settings.load_profile("relax")
 
 
 @pytest.fixture(scope="session")
