@@ -21,7 +21,7 @@ class CausalAttention(MegatronModule):
         self.scale = softmax_scale
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
-        """``[length, rows, heads, width]`` each, with fewer heads in key and value -> ``[length, rows, heads · width]``."""
+        """``[length, rows, heads, width]``, key and value with fewer heads -> ``[length, rows, heads · width]``."""
         query, key, value = (each.permute(1, 2, 0, 3) for each in (query, key, value))
         grouped = query.shape[1] != key.shape[1]
         output = functional.scaled_dot_product_attention(

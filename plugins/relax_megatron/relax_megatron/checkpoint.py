@@ -1,4 +1,4 @@
-"""Folders like those of the embedded trainer, from whole tensors: a Hugging Face model, the optimizer's state beside it."""
+"""Folders like those of the embedded trainer: a Hugging Face model, the optimizer's state beside it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def save_model(directory: Path, tensors: Mapping[str, Tensor], source: ModelSour
 
 def save_optimizer(directory: Path, state: Mapping[str, Mapping[str, Tensor]], counters: Mapping[str, object]) -> None:
     """Writes the optimizer's tensors, by kind and Hugging Face name, and its counters."""
-    save_file({f"{kind}.{name}": tensor for kind, each in state.items() for name, tensor in each.items()}, directory / TENSORS)
+    named = {f"{kind}.{name}": tensor for kind, tensors in state.items() for name, tensor in tensors.items()}
+    save_file(named, directory / TENSORS)
     (directory / STATE).write_text(json.dumps(counters))
 
 

@@ -9,7 +9,7 @@ class MegatronTrainerConfig(TrainerConfig):
     """AdamW over tensor, pipeline and data parallel ranks, each a process of its own on this machine."""
 
     tensor_parallel: int = Field(1, ge=1, description="Ranks that hold each matrix together.")
-    pipeline_parallel: int = Field(1, ge=1, description="Stages of consecutive layers; micro-batches run through as 1F1B.")
+    pipeline_parallel: int = Field(1, ge=1, description="Stages of layers; micro-batches run through them as 1F1B.")
     data_parallel: int = Field(1, ge=1, description="Copies of all that, each with its share of the micro-batches.")
     start_timeout: float = Field(600.0, gt=0, description="Longest time in seconds for all ranks to load the model.")
     call_timeout: float = Field(1800.0, gt=0, description="Longest time in seconds for anything the ranks are asked.")

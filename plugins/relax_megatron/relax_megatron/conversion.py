@@ -42,7 +42,7 @@ class Parameter:
     copy: bool = False
 
     def shard(self, tensors: Sequence[Tensor], rank: int, ranks: int) -> Tensor:
-        """The part of one tensor-parallel rank, from whole sources, or from one number per source that are all equal."""
+        """The part of one tensor-parallel rank, from whole sources; or a number that all sources have in common."""
         if tensors[0].ndim == 0:
             return tensors[0]
         if self.rows is not None:

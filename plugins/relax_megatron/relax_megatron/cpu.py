@@ -19,7 +19,7 @@ def without_cuda() -> None:
     if torch.cuda.is_available():
         return
     patches: dict[tuple[Any, str], Any] = {
-        # Buffers for the tensors that pipeline stages exchange, and rotary frequencies, are made on "the current device".
+        # Rotary frequencies, and buffers for what pipeline stages exchange, are made on "the current device".
         (torch.cuda, "current_device"): lambda: CPU,
         # After every exchange between stages; gloo's operations have ended when they were waited for.
         (torch.cuda, "synchronize"): lambda device=None: None,

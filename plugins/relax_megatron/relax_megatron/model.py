@@ -23,7 +23,7 @@ def build_model(model: PretrainedConfig, config: MegatronTrainerConfig, dtype: t
     specification = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=head_norms)
     specification.submodules.self_attention.submodules.core_attention = CausalAttention
     ranks = config.tensor_parallel
-    return GPTModel(
+    built: GPTModel = GPTModel(
         config=_transformer_config(model, config, dtype, head_norms),
         transformer_layer_spec=specification,
         vocab_size=-(-model.vocab_size // ranks) * ranks,
@@ -34,6 +34,7 @@ def build_model(model: PretrainedConfig, config: MegatronTrainerConfig, dtype: t
         position_embedding_type="rope",
         rotary_base=model.rope_parameters["rope_theta"],
     )
+    return built.to(dtype)  # Megatron-Core makes norms in float32
 
 
 def _transformer_config(
@@ -61,7 +62,7 @@ def _transformer_config(
         bf16=dtype == torch.bfloat16,
         pipeline_dtype=dtype,
         variable_seq_lengths=True,  # micro-batches differ in rows and length; stages tell each other the shape
-        moe_token_dispatcher_type="alltoall",  # of a dense model it is asked all the same: the default takes one shape only
+        moe_token_dispatcher_type="alltoall",  # checked for dense models as well; the default takes one shape only
         calculate_per_token_loss=True,  # schedules then divide by nothing
         perform_initialization=False,
         use_cpu_initialization=True,

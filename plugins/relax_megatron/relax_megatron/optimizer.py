@@ -67,7 +67,7 @@ class ShardedOptimizer(MasterOptimizer):
         return bool(found)
 
     def _reduced_gradients(self) -> dict[str, Tensor]:
-        """Adds up what ranks hold of one gradient: heads of a norm, both ends of a tied embedding, copies of the model."""
+        """Adds up what ranks hold of one gradient: heads of a norm, ends of a tied embedding, copies of the model."""
         gradients = {}
         for name, master in self.masters.items():
             if master.grad is None:

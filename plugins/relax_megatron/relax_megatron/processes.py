@@ -76,8 +76,8 @@ class RankProcesses:
         """The results of a method of every object, in the order of the ranks.
 
         Raises:
-            TrainingError: A rank died, or raised something that is not one of Relax's own errors, which come as they are;
-                or an argument cannot be pickled.
+            RelaxError: What a rank raised.
+            TrainingError: A rank died, or raised an error of another kind; or an argument cannot be pickled.
             DeadlineExceeded: A rank did not answer in time.
         """
         if self._ended:

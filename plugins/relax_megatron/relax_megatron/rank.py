@@ -119,9 +119,9 @@ class MegatronRank:
     def forward(self, batches: Sequence[MicroBatch]) -> dict[int, Mapping[str, np.ndarray]] | None:
         """Log-probabilities and entropies, float32 ``[N]`` each, by the position of their micro-batch."""
 
-        def keep(_: MicroBatch, layout: Layout, outputs: Outputs) -> tuple[Tensor, Tensor, Any]:
+        def keep(batch: MicroBatch, layout: Layout, outputs: Outputs) -> tuple[Tensor, Tensor, Any]:
             logprobs, entropy = outputs
-            return logprobs.sum(), COUNTED_ELSEWHERE, {"logprobs": logprobs.cpu().numpy(), "entropy": entropy.cpu().numpy()}
+            return logprobs, COUNTED_ELSEWHERE, {"logprobs": logprobs.cpu().numpy(), "entropy": entropy.cpu().numpy()}
 
         with torch.no_grad():
             kept = self._schedule(batches, keep, forward_only=True)

@@ -30,6 +30,7 @@ from relax_megatron.support import check_support
 
 OUTPUTS = frozenset({"logprobs", "entropy"})
 
+
 class MegatronTrainer(Trainer):
     """Qwen3- and Llama-style models over ``tensor_parallel · pipeline_parallel · data_parallel`` processes.
 
