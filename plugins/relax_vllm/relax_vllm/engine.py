@@ -148,14 +148,17 @@ class VLLMEngine(Engine):
 
     async def _serve(self) -> None:
         """Runs one step after the other."""
-        while not self._failure:
-            if self._blocked or not self._in_flight:
-                self._wake.clear()
-                await self._wake.wait()
-                continue
-            async with self._turn:
-                if not self._blocked:
-                    await self._step()
+        try:
+            while not self._failure:
+                if self._blocked or not self._in_flight:
+                    self._wake.clear()
+                    await self._wake.wait()
+                    continue
+                async with self._turn:
+                    if not self._blocked:
+                        await self._step()
+        finally:
+            self._fail("the vllm engine has stopped")
 
     async def _step(self) -> None:
         added = [each for each in self._in_flight.values() if each.request_id not in self._running]

@@ -44,7 +44,7 @@ class InProcessVLLM:
         device: Where it computes.
 
     Raises:
-        RelaxError: vLLM refuses the model or the settings, or cannot be used at all.
+        RelaxError: vLLM cannot be imported, or does not start with this model and these settings.
     """
 
     def __init__(self, source: ModelSource, config: VLLMEngineConfig, device: torch.device) -> None:
@@ -52,11 +52,13 @@ class InProcessVLLM:
         with undisturbed(device):
             prepare(device)
             from vllm import LLMEngine
+            from vllm.distributed import cleanup_dist_env_and_memory
 
             try:
                 self._engine: Any = LLMEngine.from_engine_args(_arguments(source, config))
-            except ValueError as error:
-                raise RelaxError(f"vLLM refuses {source.path} or the engine's settings: {error}") from error
+            except Exception as error:
+                cleanup_dist_env_and_memory()
+                raise RelaxError(f"vLLM does not start with {source.path}: {type(error).__name__}: {error}") from error
         model_config = self._engine.model_config
         self.context_length: int = model_config.max_model_len
         self.vocabulary: int = model_config.get_vocab_size()

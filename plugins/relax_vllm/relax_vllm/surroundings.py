@@ -1,5 +1,6 @@
 """vLLM expects to own its process. Here it does not: what it needs around it, and what it must leave as it was."""
 
+import logging
 import os
 import random
 from collections.abc import Iterator
@@ -24,6 +25,11 @@ CPU_ENVIRONMENT = {
 }
 
 
+RELOAD_LOGGER = "vllm.model_executor.model_loader.reload.layerwise"
+"""Warns at every update about layers that have no weights of their own, such as a tied output layer. That all weights
+arrive is verified before, and that they are used is what the mismatch probe is for."""
+
+
 def prepare(device: torch.device) -> None:
     """Sets the environment, where the user has not, and imports vLLM.
 
@@ -35,7 +41,7 @@ def prepare(device: torch.device) -> None:
     if os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] != "0":
         raise RelaxError("VLLM_ENABLE_V1_MULTIPROCESSING must be 0 or unset: the vllm engine runs in this process")
     if torch.distributed.is_initialized():
-        raise RelaxError("the vllm engine needs a process that has not set up torch.distributed: vLLM does so itself")
+        raise RelaxError("a process holds one vllm engine, and nothing else that has set up torch.distributed")
     try:
         from vllm.platforms import current_platform
 
@@ -49,6 +55,7 @@ def prepare(device: torch.device) -> None:
             f"vllm cannot be imported: {type(error).__name__}: {error}; without CUDA, torchvision, torchaudio and "
             "torchcodec must not be installed"
         ) from error
+    logging.getLogger(RELOAD_LOGGER).setLevel(logging.ERROR)
     if current_platform.device_type != device.type:
         raise RelaxError(f"this build of vLLM computes on {current_platform.device_type!r}, not on {device.type!r}")
 
