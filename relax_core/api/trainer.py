@@ -39,7 +39,7 @@ class Sums:
     """Sums over the micro-batches of one ``accumulate`` on one rank, in float64; add them up over calls and ranks.
 
     Args:
-        value: Σ value · weight of the loss.
+        value: Σ value · weight of the loss; not finite when the loss was not, and then ``apply`` skips the update.
         weight: Σ weight.
         metrics: By name ``(sum, count)``.
         tokens: Tokens that went through the model, padding apart.

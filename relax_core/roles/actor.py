@@ -1,5 +1,6 @@
 """The actor role trains: one batch of groups per step, then a publication."""
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -80,8 +81,14 @@ class Actor(Role):
             return Progress.IDLE
         if self._drop_stale(lease):
             return Progress.WORKED
-        await self._train(lease)
+        for update in self._plan_batch(lease.table).updates:
+            await self._update(lease, update)
+        # Only with the new weights published may the source replace these groups: see Admission.
         await self._publish()
+        self._transport.ack(lease)
+        for group in dict.fromkeys(lease.table.groups.tolist()):
+            self._ledger.trained(group, self.updates)
+        self.batches += 1
         return Progress.WORKED
 
     def _drop_stale(self, lease: Lease) -> bool:
@@ -98,14 +105,6 @@ class Actor(Role):
         for group in stale:
             self._ledger.dropped(group, "stale")
         return True
-
-    async def _train(self, lease: Lease) -> None:
-        for update in self._plan_batch(lease.table).updates:
-            await self._update(lease, update)
-        self._transport.ack(lease)
-        for group in dict.fromkeys(lease.table.groups.tolist()):
-            self._ledger.trained(group, self.updates)
-        self.batches += 1
 
     def _plan_batch(self, table: Table) -> BatchPlan:
         trainable = trainable_counts(table["loss_mask"])
@@ -136,7 +135,7 @@ class Actor(Role):
         report |= _means(sums) | batch_metrics(lease.table.select(rows))
         report["perf/train_tokens_per_s"] = sums.tokens / seconds
         report["train/version"] = float(self._version())
-        self._report(self.updates, report)
+        self._report(self.updates, _finite(report))
 
     def state(self) -> dict[str, int | float]:
         """Counters between two batches, as JSON values."""
@@ -153,3 +152,8 @@ def _means(sums: Sums) -> dict[str, float]:
     report = {name if "/" in name else f"train/{name}": value for name, value in means.items()}
     report["train/loss"] = sums.value / sums.weight if sums.weight else 0.0
     return report
+
+
+def _finite(report: dict[str, float]) -> dict[str, float]:
+    """Without the numbers of a loss that was not finite: such an update is skipped, and ``train/skipped`` says so."""
+    return {name: value for name, value in report.items() if math.isfinite(value)}
