@@ -65,7 +65,7 @@ def undisturbed(device: torch.device) -> Iterator[None]:
     """Gives back the random states of torch, numpy and Python, and ``torch.set_num_threads``.
 
     vLLM seeds the former when it starts and draws from torch's at every step, whatever the seeds of its requests; the
-    latter it replaces by a function that does nothing.
+    latter it replaces by a function that does nothing. What another thread draws meanwhile is taken back too.
     """
     python_state, numpy_state = random.getstate(), np.random.get_state()
     set_num_threads = torch.set_num_threads
