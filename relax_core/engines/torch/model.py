@@ -1,7 +1,6 @@
 """A Hugging Face causal language model, and what an engine must know of it."""
 
 import inspect
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,13 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from relax_core.api.context import ModelSource
 from relax_core.api.errors import ConfigError
-
-_LOADING = threading.Lock()
-"""transformers changes global state while it loads; two models that load together leave tied weights uninitialised."""
+from relax_core.models.load import load_causal_model
 
 
 @dataclass(frozen=True)
@@ -89,22 +86,7 @@ def load_model(source: ModelSource, device: str, context_length: int) -> CausalM
 
 
 def _network(source: ModelSource) -> Any:
-    loader: Any = AutoModelForCausalLM
-    try:
-        with _LOADING:
-            network, report = loader.from_pretrained(
-                source.path,
-                dtype=getattr(torch, source.dtype),
-                attn_implementation=source.attention,
-                trust_remote_code=source.trust_remote_code,
-                output_loading_info=True,
-            )
-    except (ImportError, OSError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise ConfigError(f"model: {source.path} cannot be loaded: {reason}") from error
-    missing = sorted(report["missing_keys"])
-    if missing:
-        raise ConfigError(f"model.path: {source.path} lacks {len(missing)} weights of the model, first {missing[0]}")
+    network = load_causal_model(source)
     if "past_key_values" not in inspect.signature(network.forward).parameters:
         raise ConfigError(f"model: {type(network).__name__} takes no key-value cache, which the torch engine needs")
     return network

@@ -117,6 +117,18 @@ async def test_a_running_request_is_aborted_with_its_tokens(engine: TorchEngine)
     assert 0 < len(aborted.token_ids) < len(whole.token_ids)
 
 
+async def test_an_abort_amid_a_pause_returns_at_once(engine: TorchEngine) -> None:
+    asked = request("stuck", top_p=0.9)
+    await engine.pause()
+    task = asyncio.create_task(engine.generate(asked))
+    await asyncio.sleep(0)
+    await engine.abort(["stuck"])
+    async with asyncio.timeout(60):
+        aborted = await task
+    assert aborted.stop_reason == StopReason.ABORT
+    assert_whole(asked, aborted)
+
+
 async def test_a_pause_keeps_tokens_and_changes_none(engine: TorchEngine) -> None:
     asked = group("paused", max_new_tokens=120)
     expected = await generate_all(engine, asked)

@@ -88,7 +88,7 @@ async def test_the_deadline_names_the_engine_that_is_late(
 
     monkeypatch.setattr(engines[0], "update", hang)
     with pytest.raises(WeightSyncError, match="engine 0 of 2") as caught:
-        await weight_sync.send(publication_of(perturbed(tiny_model_path, 1), 1), engines, 2)
+        await weight_sync.send(publication_of(perturbed(tiny_model_path, 1), 1), engines, 1)
     assert "engine 1 of 2" not in str(caught.value)
     assert not any([await _served(engine) for engine in engines])
 
