@@ -19,7 +19,7 @@ from typing import Any
 
 from relax_core.api.errors import DeadlineExceeded, RelaxError, TrainingError
 
-IMPORTED_ONCE = ["relax_megatron.rank"]
+IMPORTED_ONCE = ["relax_megatron.notices", "relax_megatron.rank"]
 GRACE_SECONDS = 5.0
 """How long the other ranks may take to answer after one has failed; they may be waiting for it in a collective."""
 
@@ -65,7 +65,11 @@ class RankProcesses:
             theirs.close()
             self._connections.append(ours)
             self._processes.append(process)
-        self._gather("start", [self._threads.submit(each.recv) for each in self._connections], start_timeout)
+        try:
+            self._gather("start", [self._threads.submit(each.recv) for each in self._connections], start_timeout)
+        except RelaxError as error:
+            self.end(str(error))
+            raise
 
     @property
     def pids(self) -> list[int | None]:
@@ -90,66 +94,71 @@ class RankProcesses:
         return self._gather(method, exchanges, self._call_timeout)
 
     def _gather(self, what: str, answers: Sequence[Future[Any]], seconds: float) -> list[Any]:
-        """Waits for all answers, or until one failed and the others had their grace."""
-        ranks = {answer: rank for rank, answer in enumerate(answers)}
-        pending, failures = set(answers), dict[int, RelaxError]()
-        deadline = time.monotonic() + seconds
+        """Waits for all answers; if any is wanting, tells why, by the rank that is nearest to the cause."""
         try:
-            while pending and (left := deadline - time.monotonic()) > 0:
-                done, pending = wait(pending, left, FIRST_COMPLETED)
-                found = {ranks[answer]: error for answer in done if (error := self._error(what, ranks[answer], answer))}
-                if found and not failures:
-                    deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
-                failures |= found
+            pending = _settle(answers, seconds)
         except BaseException:
             self.end(f"{what} was interrupted")
             raise
-        if failures:
-            first = next(iter(failures.values()))
+        problems = [self._problem(what, rank, answer) for rank, answer in enumerate(answers) if answer not in pending]
+        found = sorted((each for each in problems if each is not None), key=lambda each: each[0])
+        if found:
+            error = found[0][1]
             if pending or any(answer.exception() for answer in answers):
-                self.end(str(first))
-            raise first
+                self.end(str(error))
+            raise error
         if pending:
-            late = ", ".join(str(rank) for rank in sorted(ranks[answer] for answer in pending))
+            late = ", ".join(str(rank) for rank, answer in enumerate(answers) if answer in pending)
             self.end(f"{what} ran past {seconds:g} s")
             raise DeadlineExceeded(f"trainer: rank {late} of {len(answers)} did not answer {what} within {seconds:g} s")
         return [answer.result() for answer in answers]
 
-    def _error(self, what: str, rank: int, answer: Future[Any]) -> RelaxError | None:
+    def _problem(self, what: str, rank: int, answer: Future[Any]) -> tuple[int, RelaxError] | None:
+        """The error of an answer, after how near it is to the cause: when a rank dies, others lose their connection."""
         if answer.exception() is not None:
             self._processes[rank].join(1.0)
             code = self._processes[rank].exitcode
-            return TrainingError(f"trainer: rank {rank} died during {what} (exit code {code})")
+            return 0, TrainingError(f"trainer: rank {rank} died during {what} (exit code {code})")
         result = answer.result()
         if not isinstance(result, Failure):
             return None
         if isinstance(result.error, RelaxError):
-            return result.error
-        return TrainingError(f"trainer: rank {rank} failed during {what}: {result.error}")
+            return 1, result.error
+        return 2, TrainingError(f"trainer: rank {rank} failed during {what}: {result.error}")
 
     def end(self, reason: str) -> None:
         """Ends every process at once."""
         self._ended = self._ended or reason
         for process in self._processes:
             process.kill()
-        self._release()
-
-    def close(self) -> None:
-        """Lets every process leave by itself, and ends those that do not."""
-        self._ended = self._ended or "closed"
-        for connection in self._connections:
-            connection.close()
-        deadline = time.monotonic() + CLOSE_SECONDS
-        for process in self._processes:
-            process.join(max(0.0, deadline - time.monotonic()))
-        self.end("closed")
-
-    def _release(self) -> None:
         for process in self._processes:
             process.join(CLOSE_SECONDS)
         self._threads.shutdown(wait=False)
         for connection in self._connections:
             connection.close()
+
+    def close(self) -> None:
+        """Lets every process leave by itself, and ends those that do not."""
+        if not self._ended:
+            for connection in self._connections:
+                connection.close()
+            deadline = time.monotonic() + CLOSE_SECONDS
+            for process in self._processes:
+                process.join(max(0.0, deadline - time.monotonic()))
+        self.end("closed")
+
+
+def _settle(answers: Sequence[Future[Any]], seconds: float) -> set[Future[Any]]:
+    """Waits until all answers are there, or one is a failure and the others had their grace; returns those missing."""
+    pending = set(answers)
+    deadline = time.monotonic() + seconds
+    failed = False
+    while pending and (left := deadline - time.monotonic()) > 0:
+        done, pending = wait(pending, left, FIRST_COMPLETED)
+        if not failed and any(each.exception() or isinstance(each.result(), Failure) for each in done):
+            failed = True
+            deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+    return pending
 
 
 def _exchange(connection: Connection, request: bytes) -> Any:

@@ -90,7 +90,7 @@ class MegatronRank:
             init_method=place.rendezvous,
             rank=place.rank,
             world_size=self.config.ranks,
-            timeout=timedelta(seconds=self.config.call_timeout),
+            timeout=timedelta(seconds=2 * self.config.call_timeout),  # the front's comes first: it knows who is missing
         )
         parallel_state.initialize_model_parallel(
             self.config.tensor_parallel, self.config.pipeline_parallel, create_gloo_process_groups=False

@@ -25,6 +25,8 @@ LAYOUTS = [
     {"tensor_parallel": 2, "pipeline_parallel": 2},
 ]
 
+MODELS = {"qwen3": {}, "llama": {"model_type": "llama", "tie_word_embeddings": False, "vocab_size": 267}}
+
 
 def torch_trainer(model: Path) -> TorchTrainer:
     trainer = TorchTrainer(TorchTrainerConfig(**SETTINGS), Context("test", 0, model, ModelSource(model)))
