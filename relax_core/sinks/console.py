@@ -51,6 +51,8 @@ class ConsoleSink(Sink):
             self._print(f"{stream} {step}  {name}:\n{value}")
 
     def event(self, name: str, message: str) -> None:
+        if name == "failed":
+            return  # The command line ends with the same sentence.
         self._print(f"{name}: {message}")
 
     def close(self) -> None:

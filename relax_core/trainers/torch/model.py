@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from relax_core.api.context import ModelSource
 from relax_core.api.errors import ConfigError
+from relax_core.models.load import load_causal_model
 
 logger = logging.getLogger(__name__)
 
@@ -32,18 +32,7 @@ def load_model(source: ModelSource, device: str, folder: Path | None = None, dty
     Raises:
         ConfigError: transformers cannot load it so.
     """
-    try:
-        model: Model = AutoModelForCausalLM.from_pretrained(
-            folder or source.path,
-            dtype=getattr(torch, dtype or source.dtype),
-            attn_implementation=source.attention,
-            trust_remote_code=source.trust_remote_code,
-        )
-    except (OSError, ValueError, ImportError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"model: {folder or source.path} does not load with model.attention {source.attention!r}: {reason}"
-        ) from error
+    model: Model = load_causal_model(source, folder, dtype)
     return model.to(device).eval()
 
 
