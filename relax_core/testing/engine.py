@@ -6,7 +6,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -35,6 +35,9 @@ class EngineContract:
     tolerance: float = 1e-5
     """Largest difference of a log-probability to a plain forward pass, in nats."""
 
+    small_batches: ClassVar[Mapping[str, Any]] = {}
+    """Configuration with which few requests run at once, so that others wait."""
+
     @pytest.fixture
     def engine_factory(self) -> EngineFactory:
         """``await factory(model_path, **config)`` gives a started engine."""
@@ -59,6 +62,10 @@ class EngineContract:
         """Skips the test where the engine lacks a capability."""
         if capability not in self.capabilities:
             pytest.skip(f"no {capability.value}")
+
+    def restricted(self, top_k: int) -> dict[str, int]:
+        """Sampling that leaves tokens out, where the engine can say which."""
+        return {"top_k": top_k} if Capability.SUPPORT_IDS in self.capabilities else {}
 
     async def test_capabilities_are_as_declared(self, engine_factory: EngineFactory, model_path: Path) -> None:
         async with self.running(engine_factory, model_path) as engine:
@@ -118,7 +125,10 @@ class EngineContract:
         requests = group("seeds", max_new_tokens=12)
         async with self.running(engine_factory, model_path) as engine:
             together = await generate_all(engine, requests)
-            others = [request("other", PROMPTS[3], seed=99, top_k=3), request("greedy", PROMPTS[1], temperature=0.0)]
+            others = [
+                request("other", PROMPTS[3], seed=99, **self.restricted(3)),
+                request("greedy", PROMPTS[1], temperature=0.0),
+            ]
             mixed = await generate_all(engine, [*others, *reversed(requests)])
         assert len({each.token_ids for each in together}) > 1, "members of a group draw with seeds of their own"
         again = {each.key: each.token_ids for each in mixed}
@@ -312,12 +322,16 @@ class EngineContract:
         chance = random.Random(0)
         requests = [
             request(
-                f"storm/{index}", PROMPTS[index % 4], seed=index, max_new_tokens=chance.randint(1, 30), top_k=index % 3
+                f"storm/{index}",
+                PROMPTS[index % 4],
+                seed=index,
+                max_new_tokens=chance.randint(1, 30),
+                **self.restricted(index % 3),
             )
             for index in range(120)
         ]
         publications = iter([publication_of(perturbed(model_path, version), version) for version in range(1, 13)])
-        async with self.running(engine_factory, model_path, max_batch_rows=16) as engine:
+        async with self.running(engine_factory, model_path, **self.small_batches) as engine:
             tasks = []
             for index, each in enumerate(requests):
                 tasks.append(asyncio.create_task(engine.generate(each)))

@@ -1,10 +1,10 @@
 """The embedded engine keeps the contract; and what is its own."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -36,6 +36,8 @@ async def engine(tiny_model_path: Path) -> AsyncIterator[TorchEngine]:
 
 
 class TestTorchEngine(EngineContract):
+    small_batches: ClassVar[Mapping[str, Any]] = {"max_batch_rows": 16}
+
     @pytest.fixture
     def engine_factory(self) -> EngineFactory:
         return start
