@@ -47,8 +47,8 @@ class PluginRecord:
     Args:
         name: Name of the distribution, normalised (``relax-algos``).
         version: Version of the distribution.
-        status: ``ok`` is usable. ``no backend``: packages of its extra ``backend`` are missing. ``disabled``: by an
-            environment variable. ``incompatible``: needs another relax-core. ``shadowed``: installed more than once, so
+        status: ``ok`` is usable. ``no backend``: packages of its extra ``backend`` are missing, and of every extra
+            ``backend-...`` that would do instead. ``disabled``: by an environment variable. ``incompatible``: needs another relax-core. ``shadowed``: installed more than once, so
             what would be imported is a matter of chance. ``error``: could not be loaded.
         detail: Why it is not ``ok``, and what to do.
         components: By kind; empty unless the status is ``ok`` or ``no backend``.
@@ -154,17 +154,26 @@ def _verdict(name: str, distributions: Sequence[metadata.Distribution], switches
     for requirement in requirements:
         if canonicalize_name(requirement.name) == CORE and not _accepts(requirement, __version__):
             return "incompatible", f"needs {CORE}{requirement.specifier}, this is {__version__}"
-    missing = [] if name in switches.assume_backend else _missing_backend(requirements)
-    if missing:
-        return "no backend", f'missing {", ".join(missing)}: pip install "{name}[{BACKEND_EXTRA}]"'
-    return "ok", ""
+    if name in switches.assume_backend:
+        return "ok", ""
+    extras = [extra for extra in distributions[0].metadata.get_all("Provides-Extra") or () if _is_backend(extra)]
+    missing = {extra: _missing(requirements, extra) for extra in extras}
+    if not missing or not all(missing.values()):
+        return "ok", ""
+    ways = [f'missing {", ".join(wanted)}: pip install "{name}[{extra}]"' for extra, wanted in missing.items()]
+    return "no backend", "; or ".join(ways)
 
 
-def _missing_backend(requirements: Sequence[Requirement]) -> list[str]:
+def _is_backend(extra: str) -> bool:
+    return extra == BACKEND_EXTRA or extra.startswith(f"{BACKEND_EXTRA}-")
+
+
+def _missing(requirements: Sequence[Requirement], extra: str) -> list[str]:
+    """What an extra asks for that is not installed."""
     missing = []
     for requirement in requirements:
         marker = requirement.marker
-        if marker is None or marker.evaluate({"extra": ""}) or not marker.evaluate({"extra": BACKEND_EXTRA}):
+        if marker is None or marker.evaluate({"extra": ""}) or not marker.evaluate({"extra": extra}):
             continue
         wanted = f"{requirement.name}{requirement.specifier}"
         try:

@@ -132,6 +132,17 @@ def test_packages_of_the_extra_backend_are_looked_up(site: Path, backend: str, m
             loaded.find("algorithms", "heavy")
 
 
+def test_one_of_several_backends_is_enough(site: Path) -> None:
+    install_source("relax-either", algorithm("either"), site, backend=("no-such",), other_backend=("pluggy>=1",))
+    install_source("relax-neither", algorithm("neither"), site, backend=("no-such",), other_backend=("nor-this",))
+    loaded = Registry.load()
+    assert loaded.plugin("relax-either").status == "ok"
+    assert loaded.plugin("relax-neither").detail == (
+        'missing no-such: pip install "relax-neither[backend]"; or missing nor-this: pip install '
+        '"relax-neither[backend-other]"'
+    )
+
+
 def test_a_backend_without_metadata_can_be_assumed(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_source("relax-heavy", algorithm("heavy"), site, backend=("no-such-backend",))
     monkeypatch.setenv("RELAX_ASSUME_BACKEND", "Relax_Heavy")

@@ -41,7 +41,8 @@ class SamplingParameters:
         max_new_tokens: Upper bound of generated tokens.
         temperature: Logits are divided by it.
         top_p: Nucleus: the smallest set of most probable tokens whose probability reaches it; 1 keeps all.
-        top_k: The k most probable tokens; 0 keeps all. Applied before ``top_p``, both after the temperature.
+        top_k: The k most probable tokens; 0 keeps all. Applied before ``top_p``, both after the temperature; void
+            when greedy.
         stop: Strings that end the generation when they appear in the decoded text; the tokens are kept.
         stop_token_ids: Token ids that end it, beside the model's own end-of-sequence ids.
     """
@@ -87,7 +88,7 @@ class Generation:
         segments: ``(start, version)``: from which generated token on which weight version was used; the first
             start is 0, unless nothing was generated.
         support: Per token, the int32 ids that top-p and top-k left (the sampled one among them); ``None`` when neither
-            was set.
+            was set, and from engines without ``Capability.SUPPORT_IDS``, which refuse to train so.
     """
 
     key: str
@@ -145,7 +146,8 @@ class Engine(ABC):
         """Takes over a publication whole, flushes every cache that old weights computed, and only then acknowledges.
 
         Raises:
-            WeightSyncError: A name, shape, dtype or checksum of the manifest was not met; the engine must not be used.
+            WeightSyncError: A name, shape, dtype or checksum of the manifest was not met. The engine then serves its old
+                weights, or nothing.
         """
 
     @abstractmethod

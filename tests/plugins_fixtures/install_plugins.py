@@ -39,6 +39,7 @@ def install_source(
     version: str = "1.0",
     dependencies: tuple[str, ...] = (),
     backend: tuple[str, ...] = (),
+    other_backend: tuple[str, ...] = (),
 ) -> None:
     """Installs a plugin of which only ``plugin.py`` matters.
 
@@ -49,6 +50,7 @@ def install_source(
         version: Of the distribution.
         dependencies: Requirement lines.
         backend: Requirement lines of the extra ``backend``.
+        other_backend: Requirement lines of an extra ``backend-other``, which would do instead.
     """
     project = target.parent / f"source-{name}-{version}"
     package = name.replace("-", "_")
@@ -62,6 +64,7 @@ def install_source(
         version = "{version}"
         dependencies = {list(dependencies)}
         optional-dependencies.backend = {list(backend)}
+        {f"optional-dependencies.backend-other = {list(other_backend)}" if other_backend else ""}
         entry-points.relax.{package.removeprefix("relax_")} = "{package}.plugin"
         """
     )

@@ -1,6 +1,8 @@
 """The vLLM engine keeps the contract of all engines. Every test starts vLLM anew."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -11,13 +13,9 @@ pytest.importorskip("vllm")
 pytestmark = pytest.mark.slow
 
 
-ASKS_FOR_TOP_K = pytest.mark.skip(reason="asks for top_k in training, which needs the capability support_ids")
-
-
 class TestVLLMEngine(EngineContract):
     capabilities = frozenset(Capability) - {Capability.SUPPORT_IDS}
-    test_a_seed_decides = ASKS_FOR_TOP_K(EngineContract.test_a_seed_decides)
-    test_nothing_is_lost_in_a_storm = ASKS_FOR_TOP_K(EngineContract.test_nothing_is_lost_in_a_storm)
+    small_batches: ClassVar[Mapping[str, Any]] = {"max_num_seqs": 16}
 
     @pytest.fixture
     def engine_factory(self, start: EngineFactory) -> EngineFactory:
