@@ -48,8 +48,9 @@ class PluginRecord:
         name: Name of the distribution, normalised (``relax-algos``).
         version: Version of the distribution.
         status: ``ok`` is usable. ``no backend``: packages of its extra ``backend`` are missing, and of every extra
-            ``backend-...`` that would do instead. ``disabled``: by an environment variable. ``incompatible``: needs another relax-core. ``shadowed``: installed more than once, so
-            what would be imported is a matter of chance. ``error``: could not be loaded.
+            ``backend-...`` that would do instead. ``disabled``: by an environment variable. ``incompatible``: needs
+            another relax-core. ``shadowed``: installed more than once, so what would be imported is a matter of
+            chance. ``error``: could not be loaded.
         detail: Why it is not ``ok``, and what to do.
         components: By kind; empty unless the status is ``ok`` or ``no backend``.
         entry_points: Names of its entry points.
@@ -154,9 +155,13 @@ def _verdict(name: str, distributions: Sequence[metadata.Distribution], switches
     for requirement in requirements:
         if canonicalize_name(requirement.name) == CORE and not _accepts(requirement, __version__):
             return "incompatible", f"needs {CORE}{requirement.specifier}, this is {__version__}"
-    if name in switches.assume_backend:
-        return "ok", ""
-    extras = [extra for extra in distributions[0].metadata.get_all("Provides-Extra") or () if _is_backend(extra)]
+    return ("ok", "") if name in switches.assume_backend else _backend_verdict(name, distributions[0], requirements)
+
+
+def _backend_verdict(
+    name: str, distribution: metadata.Distribution, requirements: Sequence[Requirement]
+) -> tuple[Status, str]:
+    extras = [extra for extra in distribution.metadata.get_all("Provides-Extra") or () if _is_backend(extra)]
     missing = {extra: _missing(requirements, extra) for extra in extras}
     if not missing or not all(missing.values()):
         return "ok", ""

@@ -146,8 +146,8 @@ class Engine(ABC):
         """Takes over a publication whole, flushes every cache that old weights computed, and only then acknowledges.
 
         Raises:
-            WeightSyncError: A name, shape, dtype or checksum of the manifest was not met. The engine then serves its old
-                weights, or nothing.
+            WeightSyncError: A name, shape, dtype or checksum of the manifest was not met. The engine then serves its
+                old weights, or nothing.
         """
 
     @abstractmethod
