@@ -34,12 +34,15 @@ class Lease:
         consumer: Who holds it.
         table: All rows of the leased groups with the consumer's light columns.
         seconds: Life time from hand-out or renewal.
+        attempt: How often the most handed-out of its groups has been handed to this consumer; above 1, a holder before
+            may have done part of the work.
     """
 
     key: str
     consumer: str
     table: Table
     seconds: float
+    attempt: int = 1
 
 
 class Transport(ABC):
@@ -58,7 +61,13 @@ class Transport(ABC):
 
     @abstractmethod
     def append(
-        self, group: int, columns: Sequence[Column], version: int | None = None, timeout: float = 0.0
+        self,
+        group: int,
+        columns: Sequence[Column],
+        version: int | None = None,
+        timeout: float = 0.0,
+        close: bool = False,
+        repeat: bool = False,
     ) -> IntArray:
         """Adds rows to an open group; a group column among ``columns`` has one entry. Returns the new row ids.
 
@@ -68,6 +77,9 @@ class Transport(ABC):
                 have equal lengths.
             version: Weight version that computed them.
             timeout: Seconds to wait while the transport is full.
+            close: The group has all its rows with these: :meth:`close_group` in the same step.
+            repeat: The producer may have appended and closed the group in one step before, and died. Such a group stays
+                as it is; the result is the ids it has, none where it is gone.
 
         Raises:
             TransportError: Unknown column, wrong type or length, closed group, finished stream.
@@ -75,11 +87,14 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    def write(self, ids: npt.ArrayLike, columns: Sequence[Column], version: int | None = None) -> None:
+    def write(
+        self, ids: npt.ArrayLike, columns: Sequence[Column], version: int | None = None, repeat: bool = False
+    ) -> None:
         """Adds columns to existing rows, all or nothing. Each cell is written once.
 
         A group column has one entry per group named, by ascending group id. Rows of a dropped group are ignored: the
-        writer could not have known.
+        writer could not have known. With ``repeat`` the writer may have done so before, and died: cells that exist
+        are kept.
 
         Raises:
             TransportError: Unknown row or column, wrong type or length, or a cell already written.
@@ -133,6 +148,10 @@ class Transport(ABC):
     @abstractmethod
     def nack(self, lease: Lease) -> None:
         """Gives the groups back; they are handed out again, to whoever takes next."""
+
+    @abstractmethod
+    def reclaim(self, consumer: str) -> None:
+        """The holder of this consumer's leases is dead: all are given back, and whoever still waits gets nothing."""
 
     @abstractmethod
     def put_blob(self, data: bytes) -> str:

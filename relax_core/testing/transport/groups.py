@@ -39,6 +39,18 @@ class GroupRules(TransportFixtures):
             with pytest.raises(TransportError, match="closed"):
                 late()
 
+    def test_append_may_close_and_be_repeated(self, transport: Transport) -> None:
+        ids = transport.append(1, token_rows(1, (2, 3)), close=True)
+        assert transport.append(1, token_rows(1, (2, 3)), close=True, repeat=True).tolist() == ids.tolist()
+        with pytest.raises(TransportError, match="closed"):
+            transport.append(1, token_rows(1, (2, 3)), close=True)
+        lease = taken(transport.take("rewarder", 1, 9))
+        assert lease.table.ids.tolist() == ids.tolist(), "a repeated append adds nothing"
+        transport.drop([1])
+        assert transport.append(1, token_rows(1, (2, 3)), close=True, repeat=True).tolist() == []
+        transport.append(2, token_rows(2, (2,)), close=True, repeat=True)
+        assert groups_of(taken(transport.take("rewarder"))) == [2], "what was not there before is appended"
+
     def test_a_group_id_never_comes_back(self, transport: Transport) -> None:
         reward(transport, add_group(transport, 1))
         for name in ("rewarder", "actor"):

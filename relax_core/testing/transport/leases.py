@@ -1,5 +1,6 @@
 """Rules of leases."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -66,6 +67,39 @@ class LeaseRules(TransportFixtures):
             add_group(transport, group)
         transport.nack(taken(transport.take("rewarder", 2, 2)))
         assert groups_of(taken(transport.take("rewarder", 3, 3))) == [0, 1, 2]
+
+    def test_a_lease_tells_how_often_its_groups_were_handed_out(self, transport: Transport) -> None:
+        reward(transport, add_group(transport, 1))
+        first = taken(transport.take("rewarder"))
+        transport.nack(first)
+        assert (first.attempt, taken(transport.take("rewarder")).attempt) == (1, 2)
+        add_group(transport, 2)
+        assert taken(transport.take("rewarder")).attempt == 1, "each group is counted by itself"
+        assert taken(transport.take("actor")).attempt == 1, "and for each consumer"
+
+    def test_reclaim_gives_back_what_a_dead_consumer_held(self, transport: Transport) -> None:
+        reward(transport, [*add_group(transport, 1), *add_group(transport, 2)])
+        dead = [taken(transport.take("rewarder")) for _ in range(2)]
+        other = taken(transport.take("actor", 2, 2))
+        transport.reclaim("rewarder")
+        for lease in dead:
+            with pytest.raises(LeaseExpired):
+                transport.ack(lease)
+        again = taken(transport.take("rewarder", 2, 2))
+        assert (groups_of(again), again.attempt) == ([1, 2], 2)
+        transport.ack(other)
+
+    def test_reclaim_sends_a_waiting_take_away(self, transport: Transport) -> None:
+        def reclaim_until(waiting: list[Lease | None]) -> None:
+            deadline = time.monotonic() + DEADLINE
+            while not waiting and time.monotonic() < deadline:
+                transport.reclaim("rewarder")
+
+        waiting: list[Lease | None] = []
+        in_threads(
+            lambda: waiting.append(transport.take("rewarder", timeout=PATIENCE)), lambda: reclaim_until(waiting)
+        )
+        assert waiting == [None], "whoever waited is dead: it must not be handed a group"
 
     def test_ack_is_all_or_nothing(self, transport: Transport, clock: Clock | None) -> None:
         for group in range(2):

@@ -126,6 +126,17 @@ class RowRules(TransportFixtures):
         reward(transport, ids[1:], 2.0)
         assert taken(transport.take("actor")).table["reward"].values.tolist() == [1.0, 2.0]
 
+    def test_a_repeated_write_keeps_what_is_there(self, transport: Transport) -> None:
+        ids = [*add_group(transport, 1), *add_group(transport, 2)]
+        reward(transport, ids[:3], 1.0)
+        transport.write(ids, [Column.of(REWARD, [2.0] * 4)], repeat=True)
+        assert taken(transport.take("actor", 2, 2)).table["reward"].values.tolist() == [1.0, 1.0, 1.0, 2.0]
+        before = transport.depth()
+        transport.write(ids, [Column.of(REWARD, [3.0] * 4)], repeat=True)
+        assert transport.depth() == before
+        with pytest.raises(TransportError, match="tokens"):
+            transport.write(ids[:1], [Column.of(LOGPROBS, [[0.0]])], repeat=True)
+
     def test_a_refused_write_changes_nothing(self, transport: Transport) -> None:
         first, second = add_group(transport, 1), add_group(transport, 2)
         reward(transport, second[1:])

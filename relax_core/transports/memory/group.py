@@ -1,5 +1,6 @@
 """One group's rows, column by column, as they arrive."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -46,7 +47,7 @@ class Group:
     """Rows of one group.
 
     ``complete`` names the columns that every row has, once the group is closed; ``offered`` and ``acked`` name the
-    consumers that it became ready for and that are done with it.
+    consumers that it became ready for and that are done with it; ``attempts`` counts how often each was handed it.
     """
 
     def __init__(self, key: int) -> None:
@@ -59,6 +60,7 @@ class Group:
         self.complete: set[str] = set()
         self.offered: set[str] = set()
         self.acked: set[str] = set()
+        self.attempts: Counter[str] = Counter()
 
     def append(self, rows: int, entries: Entries, version: int) -> IntArray:
         """Adds rows and returns their ids; ``TransportError`` for a second entry of a group column."""
@@ -71,6 +73,19 @@ class Group:
         self.rows += rows
         self._put(places, entries, version)
         return places + (self.key << PLACE_BITS)
+
+    def unwritten(self, places: IntArray, entries: Entries) -> list[tuple[IntArray, Entries]]:
+        """What of some entries is not there yet, column by column."""
+        parts = []
+        for column in entries.rows:
+            cells = self.cells.get(column.spec.name)
+            new = np.flatnonzero(~np.isin(places, np.concatenate(cells.places))) if cells else np.arange(len(places))
+            if new.size:
+                lengths = entries.lengths
+                lengths = None if lengths is None or column.spec.level != "token" else lengths[new]
+                parts.append((places[new], Entries((column.select(new),), (), lengths)))
+        shared = tuple(column for column in entries.shared if column.spec.name not in self.cells)
+        return [*parts, (places, Entries((), shared, None))] if shared else parts
 
     def check_write(self, places: IntArray, entries: Entries) -> None:
         """Raises ``TransportError`` where a later :meth:`write` would break a rule."""

@@ -24,7 +24,7 @@ def declarations(columns: Iterable[ColumnSpec], consumers: Iterable[Consumer]) -
 
 
 def rows(groups: Iterable[Group], columns: Iterable[ColumnSpec], consumers: Iterable[str]) -> dict[str, Any]:
-    """Groups and their cells. ``acked`` is bool ``[groups, consumers]``, consumers by name."""
+    """Groups and their cells. ``acked`` and ``attempts`` are ``[groups, consumers]``, consumers by name."""
     held = sorted(groups, key=lambda group: group.key)
     return {
         "groups": np.array([group.key for group in held], np.int64),
@@ -32,6 +32,7 @@ def rows(groups: Iterable[Group], columns: Iterable[ColumnSpec], consumers: Iter
         "closed": np.array([group.closed for group in held], bool),
         "lengths": np.concatenate([np.empty(0, np.int64), *(group.lengths for group in held)]),
         "acked": np.array([[name in group.acked for name in sorted(consumers)] for group in held], bool),
+        "attempts": np.array([[group.attempts[name] for name in sorted(consumers)] for group in held], np.int64),
         "cells": {spec.name: _cells(held, spec) for spec in columns},
     }
 
@@ -60,6 +61,7 @@ def groups_of(snapshot: Mapping[str, Any], columns: Iterable[ColumnSpec], consum
         group.closed = bool(snapshot["closed"][number])
         group.lengths = lengths[number].copy()
         group.acked = {name for name, acked in zip(sorted(consumers), snapshot["acked"][number], strict=True) if acked}
+        group.attempts.update(dict(zip(sorted(consumers), snapshot["attempts"][number].tolist(), strict=True)))
     for spec in columns:
         _fill(groups, spec, snapshot["cells"][spec.name])
     return list(groups.values())
