@@ -64,23 +64,10 @@ class MegatronTrainer(Trainer):
     def forward(self, batches: Sequence[MicroBatch], outputs: frozenset[str]) -> Mapping[str, Column]:
         if unknown := outputs - OUTPUTS:
             raise ConfigError(f"trainer: 'megatron' cannot compute {sorted(unknown)}; it knows {sorted(OUTPUTS)}")
-        positions = [trainable_positions(batch.table) for batch in batches]
         answers = self.ranks.call("forward", self._with_tokens(batches))
-        computed = {place: values for answer in answers if answer is not None for place, values in answer.items()}
-        in_order = iter(values for _, values in sorted(computed.items()))
-        parts: dict[str, list[np.ndarray]] = {name: [np.empty(0, np.float32)] for name in outputs}
-        for batch, trainable in zip(batches, positions, strict=True):
-            found = next(in_order) if len(trainable) else {}
-            for name in outputs:
-                values = np.zeros(len(batch.table["tokens"].values), np.float32)
-                if found:
-                    values[trainable] = found[name]
-                parts[name].append(values)
-        lengths = np.concatenate([np.zeros(1, np.int64), *(batch.table["tokens"].lengths for batch in batches)])
-        return {
-            name: Column(ColumnSpec(name, "float32"), np.concatenate(values), np.cumsum(lengths))
-            for name, values in parts.items()
-        }
+        by_position = {place: values for answer in answers if answer is not None for place, values in answer.items()}
+        computed = [by_position[place] for place in sorted(by_position)]
+        return {name: _column(name, batches, [values[name] for values in computed]) for name in outputs}
 
     def accumulate(self, batches: Sequence[MicroBatch], loss: Callable[[Tokens], Loss]) -> Sums:
         answers = self.ranks.call("accumulate", self._with_tokens(batches), loss)
@@ -90,9 +77,7 @@ class MegatronTrainer(Trainer):
         """The micro-batches that have something to compute."""
         for batch in batches:
             if not batch.temperature > 0:
-                raise ConfigError(
-                    f"sampling.temperature: {batch.temperature} gives no probabilities; it must be above 0"
-                )
+                raise ConfigError(f"sampling.temperature: {batch.temperature} gives no probabilities; use more than 0")
         return [batch for batch in batches if len(trainable_positions(batch.table))]
 
     def apply(self, denominator: float) -> Mapping[str, float]:
@@ -145,3 +130,17 @@ def _build(config: MegatronTrainerConfig, source: ModelSource, place: Place) -> 
     from relax_megatron.rank import MegatronRank  # only in the ranks: it imports Megatron-Core
 
     return MegatronRank(config, source, place)
+
+
+def _column(name: str, batches: Sequence[MicroBatch], computed: Sequence[np.ndarray]) -> Column:
+    """What was computed for each batch with trainable tokens, at the places of these; zero elsewhere."""
+    remaining = iter(computed)
+    parts, lengths = [np.empty(0, np.float32)], [np.zeros(1, np.int64)]
+    for batch in batches:
+        positions = trainable_positions(batch.table)
+        values = np.zeros(len(batch.table["tokens"].values), np.float32)
+        if len(positions):
+            values[positions] = next(remaining)
+        parts.append(values)
+        lengths.append(batch.table["tokens"].lengths)
+    return Column(ColumnSpec(name, "float32"), np.concatenate(parts), np.cumsum(np.concatenate(lengths)))
