@@ -47,7 +47,6 @@ def main() -> None:
         gradient_checkpointing=False,
         logging_steps=1,
         report_to="tensorboard",
-        logging_dir=f"{arguments.output}/tensorboard",
         save_strategy="no",
         disable_tqdm=True,
         seed=0,
