@@ -51,7 +51,17 @@ def test_commands_that_only_look_import_no_heavy_package(arguments: list[str]) -
     assert not packages & HEAVY
 
 
-@pytest.mark.parametrize("module", ["relax_core", "relax_core.plugin", "relax_core.registry", "relax_algos.plugin"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "relax_core",
+        "relax_core.plugin",
+        "relax_core.registry",
+        "relax_algos.plugin",
+        "relax_megatron.plugin",
+        "relax_vllm.plugin",
+    ],
+)
 def test_what_every_command_loads_imports_not_even_pydantic(module: str) -> None:
     packages = imported(f"import sys, {module}; print(*sys.modules, file=sys.stderr)")
     assert module in packages

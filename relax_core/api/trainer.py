@@ -78,7 +78,10 @@ class Trainer(ABC):
 
     @abstractmethod
     def accumulate(self, batches: Sequence[MicroBatch], loss: Callable[[Tokens], Loss]) -> Sums:
-        """Adds the gradient of Σ value · weight; undivided. Any number of calls before one ``apply``."""
+        """Adds the gradient of Σ value · weight; undivided. Any number of calls before one ``apply``.
+
+        ``loss`` can be pickled, for trainers whose ranks are other processes.
+        """
 
     @abstractmethod
     def apply(self, denominator: float) -> Mapping[str, float]:

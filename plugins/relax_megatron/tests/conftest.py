@@ -1,10 +1,4 @@
-"""Shared by the tests of this package: no spinning threads, and a trainer that is closed whatever happens."""
-
-import os
-
-os.environ.setdefault("GOMP_SPINCOUNT", "0")
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+"""Shared by the tests of this package: a trainer that is closed whatever happens."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,17 +7,6 @@ from typing import Any
 import pytest
 
 from relax_core.api.context import Context, ModelSource
-from relax_core.testing.models import tiny_model
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "backend: needs the plugin's backend")
-
-
-@pytest.fixture(scope="session")
-def tiny_model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a random Qwen3 with the byte tokenizer; read only."""
-    return tiny_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

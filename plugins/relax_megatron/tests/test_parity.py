@@ -15,7 +15,7 @@ from relax_core.trainers.torch.config import TorchTrainerConfig
 from relax_core.trainers.torch.trainer import TorchTrainer
 
 pytest.importorskip("megatron.core")
-pytestmark = [pytest.mark.backend, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 SETTINGS: dict[str, Any] = {"learning_rate": 1e-3, "weight_decay": 0.1, "schedule": "cosine", "total_updates": 4}
 LAYOUTS = [

@@ -14,7 +14,7 @@ from relax_core.api.errors import DeadlineExceeded, TrainingError
 from relax_core.testing.trainer import Factory, TrainerContract, example_rows, token_loss
 
 pytest.importorskip("megatron.core")
-pytestmark = [pytest.mark.backend, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 LAYOUTS = {
     "one rank": {},
