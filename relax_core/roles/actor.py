@@ -12,27 +12,29 @@ from relax_core.api.trainer import Sums
 from relax_core.api.transport import Lease, Transport
 from relax_core.config.run import BatchConfig
 from relax_core.dataflow.batching import BatchPlan, UpdatePlan, plan_batch
-from relax_core.dataflow.ledger import Ledger
 from relax_core.dataflow.plan import Plan
 from relax_core.dataflow.rows import trainable_counts
 from relax_core.dataflow.seeds import derive_seed
 from relax_core.dataflow.staleness import lags
 from relax_core.metrics.batch import batch_metrics
+from relax_core.roles.batches import COUNTERS
+from relax_core.roles.collaborators import Batches
 from relax_core.roles.ranks import Ranks
 from relax_core.roles.role import Progress, Role
-
-COUNTERS = ("updates", "batches", "max_lag", "trained_tokens", "seconds")
 
 
 class Actor(Role):
     """Trains on one batch per step. Ranks fetch the rows; the role itself sees only the light columns.
+
+    A role that was killed and is started anew gets the groups of its lease again. It repeats the batch it had begun:
+    same plan, same numbers of updates, and the ranks do none of them twice.
 
     Args:
         plan: What the stage needs.
         batch: Sizes.
         ranks: Hold the policy.
         transport: Rows in.
-        ledger: Told which update used which group.
+        batches: Remembers what was begun and finished.
         version: The version the trainer has published last.
         publish: Publishes the weights after a batch.
         report: Receives ``(update, metrics)`` after each update.
@@ -48,7 +50,7 @@ class Actor(Role):
         batch: BatchConfig,
         ranks: Ranks,
         transport: Transport,
-        ledger: Ledger,
+        batches: Batches,
         version: Callable[[], int],
         publish: Callable[[], Awaitable[None]],
         report: Callable[[int, dict[str, float]], None],
@@ -59,7 +61,7 @@ class Actor(Role):
         self._batch = batch
         self._ranks = ranks
         self._transport = transport
-        self._ledger = ledger
+        self._batches = batches
         self._version = version
         self._publish = publish
         self._report = report
@@ -74,22 +76,29 @@ class Actor(Role):
     async def step(self) -> Progress:
         """Trains on the next batch if it is complete."""
         try:
-            lease = self._transport.take(self.name, self._batch.tasks, self._batch.tasks)
+            lease = self._transport.take(self.name, self._batch.tasks, self._batch.tasks, self.patience)
         except EndOfStream:
             return Progress.DONE
         if lease is None:
             return Progress.IDLE
-        if self._drop_stale(lease):
-            return Progress.WORKED
+        groups = tuple(dict.fromkeys(lease.table.groups.tolist()))
+        repeated = lease.attempt > 1
+        if not (repeated and groups == self._batches.finished):
+            if not (repeated and groups == self._batches.begun):
+                if self._drop_stale(lease):
+                    return Progress.WORKED
+                self._batches.begin(groups, self.state())
+            await self._train(lease)
+        self._transport.ack(lease)
+        return Progress.WORKED
+
+    async def _train(self, lease: Lease) -> None:
         for update in self._plan_batch(lease.table).updates:
             await self._update(lease, update)
         # Only with the new weights published may the source replace these groups: see Admission.
         await self._publish()
-        self._transport.ack(lease)
-        for group in dict.fromkeys(lease.table.groups.tolist()):
-            self._ledger.trained(group, self.updates)
         self.batches += 1
-        return Progress.WORKED
+        self._batches.finish(self.state())
 
     def _drop_stale(self, lease: Lease) -> bool:
         """Drops whole groups with a token beyond the bound and gives the rest back, so that the batch is refilled."""
@@ -100,10 +109,10 @@ class Actor(Role):
         if not stale:
             self.max_lag = max(self.max_lag, int(lag.max(initial=0)))
             return False
+        for group in stale:
+            self._batches.dropped(group, "stale")
         self._transport.nack(lease)
         self._transport.drop(stale)
-        for group in stale:
-            self._ledger.dropped(group, "stale")
         return True
 
     def _plan_batch(self, table: Table) -> BatchPlan:
@@ -124,8 +133,7 @@ class Actor(Role):
 
     async def _update(self, lease: Lease, update: UpdatePlan) -> None:
         started = time.monotonic()
-        sums = await self._ranks.accumulate(lease, update)
-        metrics = await self._ranks.apply(sums.weight)
+        sums, metrics = await self._ranks.train(lease, update, self.updates + 1)
         seconds = time.monotonic() - started
         self.updates += 1
         self.seconds += seconds

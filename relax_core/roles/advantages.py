@@ -41,13 +41,13 @@ class Advantages(Role):
     async def step(self) -> Progress:
         """Handles all groups that are ready now."""
         try:
-            lease = self._transport.take(self.name, self._minimum, self._maximum)
+            lease = self._transport.take(self.name, self._minimum, self._maximum, self.patience)
         except EndOfStream:
             return Progress.DONE
         if lease is None:
             return Progress.IDLE
         table = self._transport.fetch(lease, ["reward", "scored", *sorted(self._requirements.prepare_reads)])
-        self._transport.write(table.ids, self._columns(table))
+        self._transport.write(table.ids, self._columns(table), repeat=lease.attempt > 1)
         self._transport.ack(lease)
         return Progress.WORKED
 

@@ -45,7 +45,7 @@ class ForwardRole(Role):
     async def step(self) -> Progress:
         """Handles up to a batch of groups."""
         try:
-            lease = self._transport.take(self.name, 1, self._batch.tasks)
+            lease = self._transport.take(self.name, 1, self._batch.tasks, self.patience)
         except EndOfStream:
             return Progress.DONE
         if lease is None:
@@ -62,12 +62,12 @@ class ForwardRole(Role):
             seed=0,
         )
         await self._ranks.forward(lease, plan.updates[0], self._column, self._version())
-        self._write_blank(lease.table.select(plan.left_out))
+        self._write_blank(lease.table.select(plan.left_out), repeat=lease.attempt > 1)
         self._transport.ack(lease)
         return Progress.WORKED
 
-    def _write_blank(self, table: Table) -> None:
+    def _write_blank(self, table: Table, repeat: bool) -> None:
         """Rows without a trainable token do not go through a model; their column is zero like every untrained place."""
         if len(table):
             blank = [np.zeros(length) for length in table["loss_mask"].lengths]
-            self._transport.write(table.ids, [Column.of(self._column, blank)], self._version())
+            self._transport.write(table.ids, [Column.of(self._column, blank)], self._version(), repeat)

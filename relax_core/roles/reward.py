@@ -12,9 +12,8 @@ from relax_core.api.errors import EndOfStream
 from relax_core.api.rows import Sample, Score, StopReason
 from relax_core.api.transport import Transport
 from relax_core.dataflow import columns as core
-from relax_core.dataflow.ledger import Ledger
-from relax_core.metrics.hub import MetricHub
 from relax_core.models.prompts import PromptCodec
+from relax_core.roles.collaborators import Reporter, TaskLedger
 from relax_core.roles.role import Progress, Role
 from relax_core.roles.scoring import GroupScores, Scorer
 from relax_core.roles.tasks import unpack_task
@@ -37,7 +36,7 @@ class RewardRole(Role):
     name = "reward"
 
     def __init__(
-        self, transport: Transport, scorer: Scorer, codec: PromptCodec, ledger: Ledger, hub: MetricHub
+        self, transport: Transport, scorer: Scorer, codec: PromptCodec, ledger: TaskLedger, hub: Reporter
     ) -> None:
         self._transport = transport
         self._scorer = scorer
@@ -48,7 +47,7 @@ class RewardRole(Role):
     async def step(self) -> Progress:
         """Scores all groups that are ready now, concurrently."""
         try:
-            lease = self._transport.take(self.name, 1, MOST_GROUPS)
+            lease = self._transport.take(self.name, 1, MOST_GROUPS, self.patience)
         except EndOfStream:
             return Progress.DONE
         if lease is None:
@@ -58,7 +57,7 @@ class RewardRole(Role):
         samples = [[self._sample(table, int(row)) for row in rows] for rows in groups]
         results = await asyncio.gather(*(self._scorer.score(group) for group in samples))
         for rows, group_samples, result in zip(groups, samples, results, strict=True):
-            self._write(table, rows, group_samples, result)
+            self._write(table, rows, group_samples, result, repeat=lease.attempt > 1)
         self._transport.ack(lease)
         self._report([score for result in results for score in result.scores], samples, results)
         return Progress.WORKED
@@ -68,7 +67,9 @@ class RewardRole(Role):
         reason = StopReason(int(table["stop_reason"][row]))
         return Sample(unpack_task(table["task"][row]), self._codec.decode(tokens), tokens, reason)
 
-    def _write(self, table: Table, rows: np.ndarray, samples: Sequence[Sample], result: GroupScores) -> None:
+    def _write(
+        self, table: Table, rows: np.ndarray, samples: Sequence[Sample], result: GroupScores, repeat: bool
+    ) -> None:
         group = int(table.groups[rows[0]])
         if result.error is not None:
             logger.warning("group %d dropped: %s", group, result.error)
@@ -82,11 +83,12 @@ class RewardRole(Role):
             return
         values = [0.0 if score.value is None else score.value for score in result.scores]
         columns = [Column.of(core.REWARD, values), Column.of(core.SCORED, scored)]
-        self._transport.write(table.ids[rows], columns)
+        self._transport.write(table.ids[rows], columns, repeat=repeat)
 
     def _drop(self, group: int, reason: str) -> None:
-        self._transport.drop([group])
+        # In this order: killed in between, the role gets the group again.
         self._ledger.dropped(group, reason)
+        self._transport.drop([group])
 
     def _report(
         self, scores: Sequence[Score], samples: Sequence[Sequence[Sample]], results: Sequence[GroupScores]

@@ -20,6 +20,9 @@ class Role(ABC):
 
     name: str
 
+    patience: float = 0.0
+    """Seconds a step may wait for something to become ready; none where roles take turns."""
+
     @abstractmethod
     async def step(self) -> Progress:
-        """Handles what is ready now, without waiting for more."""
+        """Handles what is ready now."""

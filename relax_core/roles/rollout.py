@@ -10,12 +10,12 @@ from relax_core.api.errors import DeadlineExceeded, RelaxError
 from relax_core.api.rows import StopReason
 from relax_core.api.transport import Transport
 from relax_core.dataflow import columns as core
-from relax_core.dataflow.ledger import Ledger
 from relax_core.dataflow.rows import rows_of
 from relax_core.dataflow.seeds import derive_seed
 from relax_core.models.prompts import PromptCodec
+from relax_core.roles.collaborators import TaskLedger, TaskSource
 from relax_core.roles.role import Progress, Role
-from relax_core.roles.source import IssuedTask, Source
+from relax_core.roles.source import IssuedTask
 from relax_core.roles.tasks import pack_task
 
 
@@ -39,11 +39,11 @@ class Rollout(Role):
 
     def __init__(
         self,
-        source: Source,
+        source: TaskSource,
         engine: Engine,
         transport: Transport,
         codec: PromptCodec,
-        ledger: Ledger,
+        ledger: TaskLedger,
         sampling: SamplingParameters,
         samples_per_task: int,
         seed: int,
@@ -60,7 +60,7 @@ class Rollout(Role):
         self._seed = seed
         self._max_prompt_tokens = max_prompt_tokens
         self._timeout = timeout
-        self._finished = False
+        self._started = self._finished = False
         self.generated_tokens = 0
         self.seconds = 0.0
 
@@ -68,7 +68,8 @@ class Rollout(Role):
         """Generates every group that admission has room for."""
         if self._finished:
             return Progress.DONE
-        issued = self._source.admitted()
+        issued = self._source.admitted() if self._started else [*self._source.unfinished(), *self._source.admitted()]
+        self._started = True
         started = time.monotonic()
         await asyncio.gather(*(self._generate_group(task) for task in issued))
         self.seconds += time.monotonic() - started
@@ -81,6 +82,7 @@ class Rollout(Role):
         prompt = self._codec.encode_prompt(issued.task)
         if self._max_prompt_tokens is not None and len(prompt) > self._max_prompt_tokens:
             self._ledger.dropped(issued.group, "prompt_too_long")
+            self._source.finished(issued.group)
             return
         requests = [
             GenerateRequest(
@@ -107,8 +109,10 @@ class Rollout(Role):
                 raise RelaxError(f"rollout: task {issued.task.index}: the engine returned stop reason {reason!r}")
         columns = [*rows_of(prompt, generations), Column.of(core.TASK, [pack_task(issued.task)])]
         versions = sorted({version for generation in generations for _, version in generation.segments})
-        self._transport.append(issued.group, columns, version=min(versions, default=None))
-        self._transport.close_group(issued.group)
         tokens = sum(len(generation.token_ids) for generation in generations)
-        self.generated_tokens += tokens
+        # Told first: once the rows are there, others go on with the group, even if this role is killed.
         self._ledger.generated(issued.group, len(generations), tokens, versions)
+        oldest = min(versions, default=None)
+        self._transport.append(issued.group, columns, version=oldest, close=True, repeat=issued.attempt > 1)
+        self._source.finished(issued.group)
+        self.generated_tokens += tokens

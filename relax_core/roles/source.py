@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,12 @@ from relax_core.dataflow.staleness import Admission
 
 @dataclass(frozen=True)
 class IssuedTask:
-    """A task on its way: ``group`` is unique in the stage."""
+    """A task on its way: ``group`` is unique in the stage, ``attempt`` counts how often it was handed out."""
 
     group: int
     epoch: int
     task: Task
+    attempt: int = 1
 
 
 class Source:
@@ -45,6 +46,7 @@ class Source:
         self._admission = admission
         self._epochs = epochs
         self._issued = 0
+        self._open: dict[int, IssuedTask] = {}
         self._order: tuple[int, IntArray] | None = None
 
     @property
@@ -67,7 +69,17 @@ class Source:
         issued = IssuedTask(self._issued, epoch, task)
         self._issued += 1
         self._ledger.issued(issued.group, task.index, epoch)
+        self._open[issued.group] = issued
         return issued
+
+    def unfinished(self) -> list[IssuedTask]:
+        """Tasks that were handed out and not finished: whoever had them is gone, and they are handed out once more."""
+        self._open = {group: replace(issued, attempt=issued.attempt + 1) for group, issued in self._open.items()}
+        return list(self._open.values())
+
+    def finished(self, group: int) -> None:
+        """The group is in the transport, or dropped. Saying so twice is allowed."""
+        self._open.pop(group, None)
 
     def _permutation(self, epoch: int) -> IntArray:
         if self._order is None or self._order[0] != epoch:

@@ -4,10 +4,10 @@ from relax_core.api.columns import Column
 from relax_core.api.errors import ConfigError
 from relax_core.api.transport import Transport
 from relax_core.dataflow import columns as core
-from relax_core.dataflow.ledger import Ledger
 from relax_core.models.prompts import PromptCodec
+from relax_core.roles.collaborators import TaskLedger, TaskSource
 from relax_core.roles.role import Progress, Role
-from relax_core.roles.source import IssuedTask, Source
+from relax_core.roles.source import IssuedTask
 
 
 class Supervised(Role):
@@ -25,10 +25,10 @@ class Supervised(Role):
 
     def __init__(
         self,
-        source: Source,
+        source: TaskSource,
         transport: Transport,
         codec: PromptCodec,
-        ledger: Ledger,
+        ledger: TaskLedger,
         max_prompt_tokens: int | None,
     ) -> None:
         self._source = source
@@ -45,6 +45,7 @@ class Supervised(Role):
         tasks = self._source.admitted()
         for issued in tasks:
             self._append(issued)
+            self._source.finished(issued.group)
         if self._source.exhausted:
             self._transport.finish()
             self._finished = True
@@ -62,6 +63,5 @@ class Supervised(Role):
             return
         mask = [False] * len(prompt) + [True] * len(answer)
         columns = [Column.of(core.TOKENS, [[*prompt, *answer]]), Column.of(core.LOSS_MASK, [mask])]
-        self._transport.append(issued.group, columns)
-        self._transport.close_group(issued.group)
         self._ledger.generated(issued.group, 1, len(answer), [])
+        self._transport.append(issued.group, columns, close=True)

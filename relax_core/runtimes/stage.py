@@ -19,15 +19,17 @@ from relax_core.metrics.hub import MetricHub
 from relax_core.models.prompts import PromptCodec
 from relax_core.roles.actor import Actor
 from relax_core.roles.advantages import Advantages
+from relax_core.roles.batches import BatchLog
 from relax_core.roles.forward import ForwardRole
 from relax_core.roles.objective import Objective
-from relax_core.roles.ranks import LocalRanks, Ranks, TrainingRank
+from relax_core.roles.ranks import Ranks
 from relax_core.roles.reward import RewardRole
 from relax_core.roles.role import Role
 from relax_core.roles.rollout import Rollout
 from relax_core.roles.scoring import Scorer
 from relax_core.roles.source import Source
 from relax_core.roles.supervised import Supervised
+from relax_core.roles.training import LocalRanks, TrainingRank
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ class Stage:
             parts.batch,
             self.ranks,
             parts.transport,
-            parts.ledger,
+            BatchLog(parts.ledger),
             parts.version,
             parts.publish,
             parts.report,

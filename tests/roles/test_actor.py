@@ -15,10 +15,11 @@ from relax_core.dataflow.ledger import Ledger
 from relax_core.dataflow.plan import OldPolicy, Plan
 from relax_core.roles.actor import Actor
 from relax_core.roles.advantages import Advantages
+from relax_core.roles.batches import BatchLog
 from relax_core.roles.forward import ForwardRole
 from relax_core.roles.objective import Objective
-from relax_core.roles.ranks import LocalRanks, TrainingRank
 from relax_core.roles.role import Progress
+from relax_core.roles.training import LocalRanks, TrainingRank
 from relax_core.trainers.torch.config import TorchTrainerConfig
 from relax_core.trainers.torch.trainer import TorchTrainer
 from relax_core.transports.memory.transport import MemoryTransport
@@ -60,7 +61,7 @@ class Bench:
             self.batch,
             self.ranks,
             self.transport,
-            self.ledger,
+            BatchLog(self.ledger),
             lambda: self.version,
             self._publish,
             lambda update, metrics: self.reports.append((update, metrics)),

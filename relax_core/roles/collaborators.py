@@ -1,0 +1,70 @@
+"""What roles ask of those around them: objects of this process, or proxies of objects elsewhere."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from relax_core.roles.source import IssuedTask
+
+
+class TaskSource(Protocol):
+    """Hands out tasks; see :class:`relax_core.roles.source.Source`."""
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the last task has been handed out."""
+
+    def admitted(self) -> list[IssuedTask]:
+        """All tasks that may start now, issued."""
+
+    def unfinished(self) -> list[IssuedTask]:
+        """Tasks handed out before to somebody who is gone."""
+
+    def finished(self, group: int) -> None:
+        """The group is in the transport, or dropped."""
+
+
+class TaskLedger(Protocol):
+    """Is told what became of groups; see :class:`relax_core.dataflow.ledger.Ledger`."""
+
+    def generated(self, group: int, rows: int, tokens: int, versions: Sequence[int]) -> None:
+        """All rows of a group exist."""
+
+    def dropped(self, group: int, reason: str) -> None:
+        """A group leaves without being trained on."""
+
+    def counts(self) -> dict[str, int]:
+        """``issued``, ``trained``, ``dropped``, ``pending``."""
+
+
+class Reporter(Protocol):
+    """Receives what people may want to see; see :class:`relax_core.metrics.hub.MetricHub`."""
+
+    def write(self, stream: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Numbers of one step."""
+
+    def text(self, stream: str, step: int, name: str, value: str) -> None:
+        """A text of one step."""
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Adds to a counter."""
+
+
+class Batches(Protocol):
+    """Remembers what the actor has begun and finished; see :class:`relax_core.roles.batches.BatchLog`."""
+
+    @property
+    def begun(self) -> tuple[int, ...]:
+        """Groups of the batch in training."""
+
+    @property
+    def finished(self) -> tuple[int, ...]:
+        """Groups of the last batch that was trained and published."""
+
+    def begin(self, groups: Sequence[int], counters: Mapping[str, int | float]) -> None:
+        """A batch starts."""
+
+    def finish(self, counters: Mapping[str, int | float]) -> None:
+        """The batch that was begun is trained and published."""
+
+    def dropped(self, group: int, reason: str) -> None:
+        """A group leaves without being trained on."""
