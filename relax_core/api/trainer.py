@@ -60,7 +60,13 @@ class Sums:
 
 
 class Trainer(ABC):
-    """The policy, its gradients, its optimizer."""
+    """The policy, its gradients, its optimizer.
+
+    With ``context.world_size`` above 1 there is one instance per data-parallel rank, all in the default process group
+    of ``torch.distributed``. Each accumulates its own rows; ``apply`` is called on all of them with the same
+    denominator, sums the gradients over the ranks, and makes the same step, or skips the same one, everywhere. All hold
+    the same weights: ``publish`` and ``save`` are called on rank 0 alone, ``load`` on all.
+    """
 
     def __init__(self, config: Any, context: Any) -> None: ...
 
@@ -95,6 +101,10 @@ class Trainer(ABC):
         Raises:
             TrainingError: Too many updates in a row were not finite.
         """
+
+    def discard(self) -> None:
+        """Forgets gradients accumulated since the last ``apply``: whoever asked for them is gone."""
+        self.apply(0.0)
 
     @abstractmethod
     def publish(self, version: int) -> Publication:

@@ -141,6 +141,16 @@ class TrainerContract:
         later = one_update(trainer, [example_rows()], token_loss)
         assert later.metrics == fresh.metrics, "an update without weight left something behind"
 
+    def test_discarded_gradients_leave_nothing_behind(self, factory: Factory, tiny_model_path: Path) -> None:
+        trainer = factory(tiny_model_path, **SMOOTH)
+        before = weights_of(trainer)
+        trainer.accumulate([example_rows(1)], token_loss)
+        trainer.discard()
+        assert_equal(weights_of(trainer), before, "discard changed {}")
+        fresh = one_update(factory(tiny_model_path, **SMOOTH), [example_rows()], token_loss)
+        later = one_update(trainer, [example_rows()], token_loss)
+        assert later.metrics == fresh.metrics, "a discarded gradient reached the next update"
+
     def test_non_finite_gradient_is_skipped_then_fatal(self, factory: Factory, tiny_model_path: Path) -> None:
         trainer = factory(tiny_model_path, max_skipped_in_row=2, **SMOOTH)
         before = weights_of(trainer)

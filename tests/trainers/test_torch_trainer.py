@@ -132,7 +132,7 @@ def test_foreign_checkpoints_are_refused(tiny_model_path: Path, tmp_path: Path) 
 
 def test_what_cannot_be_honoured_is_refused(tiny_model_path: Path) -> None:
     source = ModelSource(tiny_model_path)
-    with pytest.raises(ConfigError, match="runs on one rank, not on 2"):
+    with pytest.raises(ConfigError, match="on 2 ranks needs a process group"):
         TorchTrainer(TorchTrainerConfig(), Context("test", 0, tiny_model_path, source, world_size=2))
     with pytest.raises(ConfigError, match="needs a model"):
         TorchTrainer(TorchTrainerConfig(), Context("test", 0, tiny_model_path))

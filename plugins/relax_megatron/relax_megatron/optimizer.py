@@ -44,7 +44,7 @@ class ShardedOptimizer(MasterOptimizer):
     def apply(self, denominator: float) -> dict[str, float]:
         """See :meth:`relax_core.api.trainer.Trainer.apply`; the same on every rank."""
         if denominator == 0 or not self._anywhere():
-            self._clear()
+            self.clear()
             return {"grad_norm": 0.0, "learning_rate": self.learning_rate, "skipped": 1.0}
         gradients = self._reduced_gradients()
         norm = self._global_norm(gradients) / denominator
@@ -56,7 +56,7 @@ class ShardedOptimizer(MasterOptimizer):
         for gradient in gradients.values():
             gradient.mul_(scale)
         self._step()
-        self._clear()
+        self.clear()
         return metrics
 
     def _anywhere(self) -> bool:

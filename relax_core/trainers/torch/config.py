@@ -1,6 +1,8 @@
 """Settings of the embedded trainer. Imports no torch."""
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from relax_core.config import TrainerConfig
 
@@ -19,3 +21,15 @@ class TorchTrainerConfig(TrainerConfig):
         description="Rows of a micro-batch end to end, attending only to themselves, instead of padded to the longest. "
         "Pays with `flash_attention_2`; `sdpa` and `eager` hold a mask of all tokens by all tokens.",
     )
+    share_prompts: bool = Field(
+        False,
+        description="Tokens with which all rows of a group begin go through the model once per micro-batch. Pays when "
+        "prompts are long beside the answers: a token of a group is masked, not skipped, where another row follows. "
+        "With `sdpa` or `eager`; the mask is of all tokens of a group by all.",
+    )
+
+    @model_validator(mode="after")
+    def _one_layout(self) -> Self:
+        if self.packing and self.share_prompts:
+            raise ValueError("share_prompts: true and packing: true exclude each other; keep one of them")
+        return self

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from relax_core.api.columns import IntArray, Table
 from relax_core.api.tokens import trainable_positions
+from relax_core.trainers.torch.config import TorchTrainerConfig
+from relax_core.trainers.torch.sharing import Rows, share_beginnings
 
 
 @dataclass(frozen=True)
@@ -18,53 +20,76 @@ class Layout:
     row the last trainable token with all that follows.
 
     Args:
-        input_ids: int64 ``[B, L]``: one row each, padded on the right, or ``[1, total]``: rows end to end.
-        position_ids: int64 ``[1, total]``, starting at 0 in each row; ``None`` when padded. With causal attention no
-            token sees the padding behind it, so neither layout needs an attention mask.
+        input_ids: int64 ``[B, L]``: one row each, padded on the right; or ``[1, total]``: rows end to end; or lines of
+            rows that share their beginnings.
+        position_ids: int64 like ``input_ids``: places in the rows; ``None`` when each has a line of its own. With
+            causal attention no token sees the padding behind it, so neither this nor rows end to end need a mask.
+        seen_until: int64 like ``input_ids``: what :func:`relax_core.trainers.torch.sharing.attention_mask` makes the
+            mask of; ``None`` where no beginning is shared.
         predictors: int64 ``[N]``: place in the flattened ``[B · L]`` output that predicts each trainable token.
         targets: int64 ``[N]``: the trainable tokens.
         positions: int64 ``[N]``: their places in the flat values of the table's per-token columns.
-        fed: Tokens in ``input_ids``, padding apart.
+        fed: Tokens of the rows in ``input_ids``, padding apart; a shared one counts in each of its rows.
     """
 
     input_ids: Tensor
     position_ids: Tensor | None
+    seen_until: Tensor | None
     predictors: Tensor
     targets: Tensor
     positions: IntArray
     fed: int
 
 
-def lay_out(table: Table, packing: bool, device: torch.device | str) -> Layout | None:
+def lay_out(table: Table, config: TorchTrainerConfig, device: torch.device | str) -> Layout | None:
     """Arranges a table's rows for the model; ``None`` when no token is trainable."""
     positions = trainable_positions(table)
     if not len(positions):
         return None
-    tokens = table["tokens"]
-    assert tokens.offsets is not None
-    rows = np.repeat(np.arange(len(tokens)), tokens.lengths)
-    places = np.arange(len(rows)) - tokens.offsets[rows]
-    used = np.zeros(len(tokens), np.int64)
-    np.maximum.at(used, rows[positions], places[positions])
-    fed = places < used[rows]
-    if packing:
-        shape = (1, int(used.sum()))
-        slots = np.cumsum(fed) - 1
+    rows = _rows(table, positions)
+    shared = share_beginnings(rows) if config.share_prompts else None
+    if shared is not None:
+        shape, slots = shared.shape, shared.slots
+    elif config.packing:
+        shape, slots = _end_to_end(rows)
     else:
-        shape = (int(np.count_nonzero(used)), int(used.max()))
-        slots = (np.cumsum(used > 0) - 1)[rows] * shape[1] + places
+        shape, slots = _one_line_each(rows)
+    fed = rows.place < rows.last[rows.row]
+
+    def filled(values: IntArray) -> Tensor:
+        flat = np.zeros(shape[0] * shape[1], np.int64)
+        flat[slots[fed]] = values[fed]
+        return torch.as_tensor(flat.reshape(shape), device=device)
+
     return Layout(
-        input_ids=_filled(shape, slots[fed], tokens.values[fed], device),
-        position_ids=_filled(shape, slots[fed], places[fed], device) if packing else None,
+        input_ids=filled(rows.tokens),
+        position_ids=filled(rows.place) if config.packing or shared is not None else None,
+        seen_until=None if shared is None else filled(shared.seen_until),
         predictors=torch.as_tensor(slots[positions - 1], device=device),
-        targets=torch.as_tensor(tokens.values[positions].astype(np.int64), device=device),
+        targets=torch.as_tensor(rows.tokens[positions].astype(np.int64), device=device),
         positions=positions,
-        fed=int(used.sum()),
+        fed=int(rows.last.sum()),
     )
 
 
-def _filled(shape: tuple[int, int], slots: IntArray, values: np.ndarray, device: torch.device | str) -> Tensor:
-    """Values at their places in an otherwise zero tensor of the given shape."""
-    flat = np.zeros(shape[0] * shape[1], np.int64)
-    flat[slots] = values
-    return torch.as_tensor(flat.reshape(shape), device=device)
+def _rows(table: Table, positions: IntArray) -> Rows:
+    tokens = table["tokens"]
+    assert tokens.offsets is not None
+    row = np.repeat(np.arange(len(tokens)), tokens.lengths)
+    place = np.arange(len(row)) - tokens.offsets[row]
+    first, last = np.full(len(tokens), len(row)), np.zeros(len(tokens), np.int64)
+    np.minimum.at(first, row[positions], place[positions])
+    np.maximum.at(last, row[positions], place[positions])
+    return Rows(tokens.values, row, place, tokens.offsets[:-1], table.groups, first, last)
+
+
+def _end_to_end(rows: Rows) -> tuple[tuple[int, int], IntArray]:
+    """Shape of the input and the slot of each token in it."""
+    starts = np.cumsum(rows.last) - rows.last
+    return (1, int(rows.last.sum())), starts[rows.row] + rows.place
+
+
+def _one_line_each(rows: Rows) -> tuple[tuple[int, int], IntArray]:
+    """Shape of the input and the slot of each token in it."""
+    lines, width = np.cumsum(rows.last > 0), int(rows.last.max())
+    return (int(lines[-1]), width), (lines - 1)[rows.row] * width + rows.place

@@ -16,6 +16,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from relax_core.api.context import ModelSource
 from relax_core.api.errors import ConfigError
 from relax_core.models.load import load_causal_model
+from relax_core.trainers.torch.sharing import attention_mask
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +91,47 @@ def require_packing(model: Model) -> None:
     tolerance = 1e-4 if model.dtype == torch.float32 else 0.05
     if not torch.allclose(packed, alone, tolerance, tolerance):
         raise ConfigError(f"trainer.packing: rows packed for {name} influence each other; use false")
+
+
+def require_sharing(model: Model) -> None:
+    """Refuses a model in which rows behind a shared beginning differ from the same rows alone.
+
+    Raises:
+        ConfigError: The model takes no positions, lays its own mask over a given one, or a row differs.
+    """
+    attention = model.config._attn_implementation
+    refused = f"trainer.share_prompts: {type(model).__name__} with attention {attention!r}"
+    if attention not in ("sdpa", "eager"):
+        raise ConfigError(f"{refused} takes no mask of its own; use sdpa or eager, or false")
+    if "position_ids" not in inspect.signature(model.base_model.forward).parameters:
+        raise ConfigError(f"{refused} takes no position_ids, so rows cannot share a beginning; use false")
+    if windows := _windows(model):
+        raise ConfigError(
+            f"{refused} has layers that see a window only ({windows}), a given mask opens them; use false"
+        )
+    ids = torch.arange(12, device=model.device)[None]
+    places = torch.cat([ids[:, :8], ids[:, 4:8]], dim=1)
+    mask = attention_mask(torch.tensor([[12] * 4 + [8] * 4 + [12] * 4], device=model.device), model.dtype)
+    with torch.no_grad():
+        rows = torch.cat([ids[:, :8], torch.cat([ids[:, :4], ids[:, 8:]], dim=1)])
+        alone = model.base_model(input_ids=rows, use_cache=False).last_hidden_state
+        arguments = {"input_ids": ids, "position_ids": places, "attention_mask": mask, "use_cache": False}
+        try:
+            shared = model.base_model(**arguments).last_hidden_state[0]
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise ConfigError(f"{refused} does not take the mask ({error}); use false") from error
+    tolerance = 1e-4 if model.dtype == torch.float32 else 0.05
+    if not torch.allclose(shared, torch.cat([alone[0], alone[1, 4:]]), tolerance, tolerance):
+        raise ConfigError(f"{refused}: rows behind a shared beginning differ from the same rows alone; use false")
+
+
+def _windows(model: Model) -> str:
+    """Which settings of the model say that some layers see less than all tokens before; short rows do not show it."""
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+    names = ("sliding_window", "window_size", "attention_window")
+    found = [name for name in names if getattr(config, name, None) is not None]
+    return ", ".join([*sorted(kinds), *found])
 
 
 def checkpoint_gradients(model: Model) -> None:

@@ -73,7 +73,7 @@ class MasterOptimizer:
         """See :meth:`relax_core.api.trainer.Trainer.apply`."""
         gradients = [master.grad for master in self.masters.values() if master.grad is not None]
         if denominator == 0 or not gradients:
-            self._clear()
+            self.clear()
             return {"grad_norm": 0.0, "learning_rate": self.learning_rate, "skipped": 1.0}
         norm = float(nn.utils.get_total_norm(gradients)) / denominator
         metrics = {"grad_norm": norm, "learning_rate": self.learning_rate, "skipped": 0.0}
@@ -84,7 +84,7 @@ class MasterOptimizer:
         for gradient in gradients:
             gradient.mul_(scale)
         self._step()
-        self._clear()
+        self.clear()
         return metrics
 
     def _step(self) -> None:
@@ -103,13 +103,14 @@ class MasterOptimizer:
         broken = (name for name, gradient in gradients.items() if not gradient.isfinite().all())
         name = next(broken, None)
         cause = f"gradient of {name}" if name else f"gradient norm, or the denominator {denominator},"
-        self._clear()
+        self.clear()
         self.skipped_in_row += 1
         logger.warning("update skipped: the %s is not finite (%d in a row)", cause, self.skipped_in_row)
         if self.skipped_in_row >= self.config.max_skipped_in_row:
             raise TrainingError(f"{self.skipped_in_row} updates in a row were not finite; in the last one the {cause}")
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Forgets the gradients."""
         for master in self.masters.values():
             master.grad = None
 
@@ -126,7 +127,7 @@ class MasterOptimizer:
         Raises:
             TrainingError: The names are not those of this model.
         """
-        self._clear()
+        self.clear()
         self.adamw.state.clear()
         for full_name, value in tensors.items():
             key, _, name = full_name.partition(".")
@@ -141,7 +142,7 @@ class MasterOptimizer:
     def take_gradients(self, device: str) -> dict[str, Tensor]:
         """Takes the gradients away from the masters, onto another device."""
         gradients = {name: master.grad.to(device) for name, master in self.masters.items() if master.grad is not None}
-        self._clear()
+        self.clear()
         return gradients
 
     def give_gradients(self, gradients: Mapping[str, Tensor]) -> None:

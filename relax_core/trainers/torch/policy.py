@@ -15,7 +15,14 @@ from relax_core.api.trainer import MicroBatch
 from relax_core.trainers.torch.config import TorchTrainerConfig
 from relax_core.trainers.torch.layout import Layout, lay_out
 from relax_core.trainers.torch.logprobs import Sampling, logprobs_from_hidden, logprobs_from_logits
-from relax_core.trainers.torch.model import checkpoint_gradients, load_model, require_packing, separable_head
+from relax_core.trainers.torch.model import (
+    checkpoint_gradients,
+    load_model,
+    require_packing,
+    require_sharing,
+    separable_head,
+)
+from relax_core.trainers.torch.sharing import attention_mask
 from relax_core.trainers.torch.support import support_of
 
 OUTPUTS = frozenset({"logprobs", "entropy"})
@@ -28,7 +35,7 @@ class Scored:
     Args:
         outputs: float32 ``[N]`` by name, with gradient where gradients are on.
         positions: int64 ``[N]``: places of the tokens in the flat values of the table's per-token columns.
-        fed: Tokens that went through the model, padding apart.
+        fed: Tokens of the rows that went through the model, padding apart; a shared one counts in each of its rows.
     """
 
     outputs: Mapping[str, Tensor]
@@ -50,6 +57,8 @@ class CausalPolicy:
         self.head = separable_head(self.model)
         if config.packing:
             require_packing(self.model)
+        if config.share_prompts:
+            require_sharing(self.model)
         if config.gradient_checkpointing:
             checkpoint_gradients(self.model)
 
@@ -57,7 +66,7 @@ class CausalPolicy:
         """One pass over a micro-batch; ``None``, at no cost, when none of its tokens is trainable."""
         if not batch.temperature > 0:
             raise ConfigError(f"sampling.temperature: {batch.temperature} gives no probabilities; it must be above 0")
-        layout = lay_out(batch.table, self.config.packing, self.device)
+        layout = lay_out(batch.table, self.config, self.device)
         if layout is None:
             return None
         support = support_of(batch.table, layout.positions, self.device)
@@ -68,6 +77,8 @@ class CausalPolicy:
         arguments = {"input_ids": layout.input_ids, "use_cache": False}
         if layout.position_ids is not None:
             arguments["position_ids"] = layout.position_ids
+        if layout.seen_until is not None:
+            arguments["attention_mask"] = attention_mask(layout.seen_until, self.model.dtype)
         if self.head is None:
             logits = self.model(**arguments).logits
             return logprobs_from_logits(_chosen(logits, layout.predictors), sampling)

@@ -18,6 +18,7 @@ from relax_core.api.trainer import MicroBatch, Sums, Trainer
 from relax_core.api.weights import Manifest, Publication
 from relax_core.trainers.torch.checkpoint import load_checkpoint, save_checkpoint
 from relax_core.trainers.torch.config import TorchTrainerConfig
+from relax_core.trainers.torch.data_parallel import sum_gradients
 from relax_core.trainers.torch.model import HOST, load_model
 from relax_core.trainers.torch.optimizer import MasterOptimizer
 from relax_core.trainers.torch.policy import OUTPUTS, CausalPolicy
@@ -25,7 +26,7 @@ from relax_core.weights.manifest import buckets, describe
 
 
 class TorchTrainer(Trainer):
-    """Any causal language model of transformers on one device.
+    """Any causal language model of transformers, whole on each data-parallel rank.
 
     A loss or metric that is not finite is handed on as it is in :class:`Sums`; ``apply`` then tells by ``skipped`` that
     the update did not happen, and its sums belong in no mean.
@@ -34,8 +35,10 @@ class TorchTrainer(Trainer):
     def __init__(self, config: TorchTrainerConfig, context: Context) -> None:
         if context.model is None:
             raise ConfigError("trainer: 'torch' needs a model (model.path or model.init)")
-        if context.world_size != 1:
-            raise ConfigError(f"trainer: 'torch' runs on one rank, not on {context.world_size}")
+        if context.world_size > 1 and not torch.distributed.is_initialized():
+            raise ConfigError(
+                f"trainer: 'torch' on {context.world_size} ranks needs a process group, and there is none"
+            )
         self.config = config
         self.context = context
         self.source = context.model
@@ -79,10 +82,15 @@ class TorchTrainer(Trainer):
         return total
 
     def apply(self, denominator: float) -> Mapping[str, float]:
+        if self.context.world_size > 1 and denominator:
+            sum_gradients(list(self.optimizer.masters.values()))
         metrics = self.optimizer.apply(denominator)
-        if metrics["skipped"]:
+        if metrics["skipped"] and self.context.rank == 0:
             self.context.count("updates_skipped", 1)
         return metrics
+
+    def discard(self) -> None:
+        self.optimizer.clear()
 
     def publish(self, version: int) -> Publication:
         """Buckets are copied when they are consumed: weights that change before show as a wrong checksum."""
