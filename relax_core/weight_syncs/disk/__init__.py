@@ -1,0 +1,1 @@
+"""Weights for engines in other processes, through files that both sides can read."""

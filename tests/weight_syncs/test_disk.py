@@ -1,0 +1,98 @@
+"""The weight sync through files keeps the contract, and keeps what somebody may still need."""
+
+import asyncio
+import pickle
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from relax_core.api.context import Context, ModelSource
+from relax_core.api.engine import Engine
+from relax_core.api.errors import WeightSyncError
+from relax_core.api.weights import WeightSync
+from relax_core.engines.torch.config import TorchEngineConfig
+from relax_core.engines.torch.engine import TorchEngine
+from relax_core.testing.publications import perturbed, publication_of, with_fault
+from relax_core.testing.weight_sync import EnginesFactory, WeightSyncContract
+from relax_core.weight_syncs.disk.config import DiskWeightSyncConfig
+from relax_core.weight_syncs.disk.publications import newest, store
+from relax_core.weight_syncs.disk.sync import DiskWeightSync
+
+
+def context(path: Path) -> Context:
+    return Context("test", 0, path, ModelSource(path))
+
+
+@pytest.fixture
+async def engines_factory() -> AsyncIterator[EnginesFactory]:
+    started: list[Engine] = []
+
+    async def start(path: Path, count: int) -> Sequence[Engine]:
+        engines = [TorchEngine(TorchEngineConfig(), context(path)) for _ in range(count)]
+        started.extend(engines)
+        await asyncio.gather(*(engine.start() for engine in engines))
+        return engines
+
+    yield start
+    for engine in started:
+        await engine.close()
+
+
+@pytest.fixture
+def weight_sync(tmp_path: Path) -> WeightSync:
+    return DiskWeightSync(DiskWeightSyncConfig(), context(tmp_path))
+
+
+class TestDiskWeightSync(WeightSyncContract):
+    @pytest.fixture
+    def weight_sync(self, weight_sync: WeightSync) -> WeightSync:
+        return weight_sync
+
+    @pytest.fixture
+    def engines_factory(self, engines_factory: EnginesFactory) -> EnginesFactory:
+        return engines_factory
+
+
+async def test_a_late_engine_reads_the_newest_publication_and_no_other_is_kept(
+    engines_factory: EnginesFactory, tiny_model_path: Path, tmp_path: Path
+) -> None:
+    sync = DiskWeightSync(DiskWeightSyncConfig(directory=tmp_path), context(tmp_path / "run"))
+    first, late = await engines_factory(tiny_model_path, 2)
+    assert sync.newest() is None
+    for version in (1, 2):
+        await sync.send(publication_of(perturbed(tiny_model_path, version), version), [first], 60)
+    assert [path.name for path in sync.directory.iterdir()] == ["version-00000002"]
+    stored = pickle.loads(pickle.dumps(sync.newest()))
+    acknowledgement = await late.update(stored.manifest(), stored)
+    assert (acknowledgement.version, (await late.health()).version) == (2, 2)
+    await sync.close()
+    assert not list(tmp_path.iterdir())
+
+
+async def test_the_last_good_publication_survives_a_refused_one(
+    weight_sync: WeightSync, engines_factory: EnginesFactory, tiny_model_path: Path, tmp_path: Path
+) -> None:
+    engines = await engines_factory(tiny_model_path, 1)
+    await weight_sync.send(publication_of(perturbed(tiny_model_path, 1), 1), engines, 60)
+    broken = with_fault(publication_of(perturbed(tiny_model_path, 2), 2), "model.norm.weight", "checksum")
+    with pytest.raises(WeightSyncError):
+        await weight_sync.send(broken, engines, 60)
+    assert (tmp_path / "publications" / "version-00000001").is_dir()
+
+
+def test_what_a_kill_leaves_is_no_publication(tiny_model_path: Path, tmp_path: Path) -> None:
+    stored = store(publication_of(perturbed(tiny_model_path, 1), 1), tmp_path)
+    shutil.copytree(stored.folder, tmp_path / ".version-00000002.partial-1")
+    assert newest(tmp_path) == stored
+
+
+def test_tensors_that_share_memory_are_stored_apart(tmp_path: Path) -> None:
+    network = torch.nn.Linear(2, 2, bias=False)
+    publication = with_fault(publication_of(network, 3), "weight", "unknown")
+    stored = store(publication, tmp_path)
+    (bucket,) = stored
+    assert stored.manifest() == publication.manifest
+    assert torch.equal(bucket["weight"], bucket["weight.more"])
