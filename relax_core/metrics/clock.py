@@ -1,6 +1,7 @@
-"""What a run costs: wall and CPU time."""
+"""What a run costs: wall and CPU time, and memory."""
 
 import resource
+import sys
 import time
 from dataclasses import dataclass
 
@@ -31,6 +32,13 @@ class CpuClock:
         """Seconds since the start."""
         now, start = _now(), self._start
         return Elapsed(now.wall - start.wall, now.cpu - start.cpu, now.children - start.children)
+
+
+def peak_memory_mb() -> float:
+    """Largest resident memory of this process so far, in MB of 10^6 bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Bytes on macOS, units of 1024 bytes elsewhere.
+    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
 
 
 def _now() -> Elapsed:

@@ -24,7 +24,7 @@ from relax_core.config.run import BatchConfig
 from relax_core.dataflow.ledger import Ledger
 from relax_core.dataflow.plan import Plan, derive_plan, warmup_batch
 from relax_core.dataflow.seeds import derive_seed
-from relax_core.metrics.clock import CpuClock
+from relax_core.metrics.clock import CpuClock, peak_memory_mb
 from relax_core.metrics.hub import MetricHub
 from relax_core.runtimes.components import Builder, sampling_parameters
 from relax_core.runtimes.device import resolve_device
@@ -227,6 +227,7 @@ class LocalRun:
         elapsed = self.clock.elapsed()
         metrics["perf/wall_s"] = elapsed.wall
         metrics["perf/cpu_s"] = elapsed.cpu + elapsed.children
+        metrics["perf/memory_peak_mb"] = peak_memory_mb()
         self.hub.write(stream, update, metrics)
 
     async def _after_turn(self, stage: Stage, trainer: Trainer) -> None:

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 
-from relax_core.metrics.clock import CpuClock
+from relax_core.metrics.clock import CpuClock, peak_memory_mb
 
 
 def burn(seconds: float) -> None:
@@ -42,3 +42,11 @@ def test_waiting_costs_wall_time_alone() -> None:
     elapsed = clock.elapsed()
     assert elapsed.wall >= 0.05
     assert elapsed.cpu < elapsed.wall
+
+
+def test_peak_memory_follows_what_is_held() -> None:
+    before = peak_memory_mb()
+    held = bytearray(200_000_000)
+    held[::4096] = b"x" * len(held[::4096])
+    assert peak_memory_mb() > before
+    assert 10 < before < 100_000

@@ -1,0 +1,66 @@
+"""The quickstart as a newcomer types it: it learns on three seeds, and what it leaves is an ordinary model."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from relax_core.dataflow.ledger import verify
+from relax_core.datasets.config import GeneratedDatasetConfig
+from relax_core.datasets.generated import GeneratedDataset
+
+ROOT = Path(__file__).resolve().parent.parent
+HELD_OUT = GeneratedDatasetConfig(task="sort_digits", digits=4, split="heldout", heldout=200)
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def train(folder: Path, name: str, *settings: str) -> dict[str, Any]:
+    """`relax train examples/quickstart/text.yaml` in a process of its own; its summary."""
+    program = str(Path(sys.executable).with_name("relax"))
+    command = [program, "train", "examples/quickstart/text.yaml", "--runs-dir", str(folder), "--name", name]
+    options = [part for setting in settings for part in ("--set", setting)]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    subprocess.run([*command, *options], cwd=ROOT, env=environment, check=True, timeout=800)
+    summary: dict[str, Any] = json.loads((folder / name / "summary.json").read_text())
+    return summary
+
+
+def greedy_accuracy(policy: Path) -> float:
+    """Share of held-out tasks that plain transformers answers right from the folder."""
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(policy), AutoTokenizer.from_pretrained(policy)
+    dataset = GeneratedDataset(HELD_OUT, None)
+    right = 0
+    for task in (dataset[index] for index in range(len(dataset))):
+        inputs = tokenizer(task.prompt, return_tensors="pt")
+        with torch.inference_mode():
+            output = model.generate(**inputs, max_new_tokens=5, do_sample=False)
+        answer = output[0, inputs["input_ids"].shape[1] :].tolist()
+        text = tokenizer.decode(answer, skip_special_tokens=True)
+        right += text == task.label and tokenizer.eos_token_id in answer
+    return right / len(dataset)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_it_learns_and_leaves_an_ordinary_model(tmp_path: Path, seed: int) -> None:
+    summary = train(tmp_path, "run", f"seed={seed}")
+    assert summary["eval_last"] - summary["eval_first"] >= 0.2
+    assert summary["issued"] == summary["trained"] + summary["dropped"] + summary["pending"] == 3200
+    ledger = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
+    assert verify(ledger)["trained"] == summary["trained"]
+    policy = tmp_path / "run" / "checkpoints" / "update-000100" / "policy"
+    assert greedy_accuracy(policy) == pytest.approx(summary["eval_last"], abs=1 / len(GeneratedDataset(HELD_OUT, None)))
+
+
+def test_memory_is_flat_over_two_hundred_updates(tmp_path: Path) -> None:
+    """By the run's own figure of its largest resident memory, once everything has been used a few times."""
+    train(tmp_path, "run", "updates=200", "eval.every=0", "batch.tasks=8", "warmup.updates=2", "warmup.tasks=8")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    memory = {line["step"]: line["perf/memory_peak_mb"] for line in lines if line["stream"] == "train"}
+    assert memory[200] < memory[40] * 1.02 + 5
