@@ -5,10 +5,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from relax_core.api.errors import RewardError
+from relax_core.api.errors import RelaxError, RewardError
 from relax_core.api.reward import Reward
 from relax_core.api.rows import Sample, Score
 from relax_core.config.base import RewardConfig
+from relax_core.rewards.processes import describe
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,12 @@ class Scorer:
         return GroupScores([self._combine(scores) for scores in zip(*results, strict=True)])
 
     async def _checked(self, named: NamedReward, samples: Sequence[Sample]) -> Sequence[Score]:
-        scores = await named.reward.score(samples)
+        try:
+            scores = await named.reward.score(samples)
+        except RelaxError:
+            raise
+        except Exception as error:  # a plugin's own mistake is an error of the reward like any other
+            raise RewardError(f"reward {named.name}: task {samples[0].task.index}: {describe(error)}") from error
         if len(scores) != len(samples):
             raise RewardError(f"reward {named.name}: {len(scores)} scores for {len(samples)} samples")
         for sample, score in zip(samples, scores, strict=True):
