@@ -41,7 +41,15 @@ class PromptCodec:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def encode_answer(self, text: str) -> list[int]:
-        """Token ids of a label as the model should write it, end of sequence included."""
+        """Token ids of a label as the model should write it, end of sequence included.
+
+        Raises:
+            ConfigError: The tokenizer has no end-of-sequence token: the model would not learn to stop.
+        """
+        if self.tokenizer.eos_token_id is None:
+            raise ConfigError(
+                f"model: the tokenizer in {self.tokenizer.name_or_path!r} has no eos_token to end an answer"
+            )
         return [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]
 
     def decode(self, token_ids: Sequence[int]) -> str:

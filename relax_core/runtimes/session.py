@@ -38,7 +38,7 @@ async def open_session(builder: Builder, path: Path, plan: Plan, dataset: Datase
         builder: Builds components.
         path: Folder of the policy the engine begins with.
         plan: Plan of the main stage.
-        dataset: Tasks of the main stage; the first prompt is the probe's.
+        dataset: Tasks of the main stage; the first prompt that training takes is the probe's.
     """
     config = builder.config
     async with AsyncExitStack() as stack:
@@ -98,5 +98,9 @@ def _probe(config: RunConfig, codec: PromptCodec, dataset: Dataset) -> Probe | N
     temperature = sampling.temperature or 1.0
     sampling = replace(sampling, max_new_tokens=run.probe.tokens, temperature=temperature, stop=())
     tolerance = run.probe.tolerance or PROBE_TOLERANCE[run.model.dtype]
-    prompt = tuple(codec.encode_prompt(dataset[0]))
+    prompts = (tuple(codec.encode_prompt(dataset[index])) for index in range(len(dataset)))
+    longest = run.prompt.max_tokens
+    prompt = next((each for each in prompts if longest is None or len(each) <= longest), None)
+    if prompt is None:  # training drops them all, and the run will end with that
+        return None
     return Probe(prompt, sampling, tolerance, run.probe.on_mismatch == "fail", run.seed)

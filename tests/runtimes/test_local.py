@@ -1,7 +1,9 @@
 """Whole runs in one process: real engine, trainer, transport and files."""
 
 import ast
+import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -139,6 +141,22 @@ def test_equal_rewards_change_nothing(run: Run, tmp_path: Path) -> None:
 def test_long_prompts_are_dropped_and_counted(run: Run) -> None:
     with pytest.raises(TrainingError, match="prompt_too_long: "):
         run("long", "prompt.max_tokens=2", "batch.max_dropped_in_row=8")
+
+
+def test_the_probe_takes_no_prompt_that_training_drops(run: Run, tmp_path: Path) -> None:
+    prompts = ["x" * 600, *(f"{number}=" for number in range(16))]  # the first is longer than the model's context
+    data = tmp_path / "tasks.jsonl"
+    data.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+    finished = run("probe", f"dataset={{name: jsonl, path: '{data}'}}", "prompt.max_tokens=10")
+    assert all(line["mismatch/probe_max"] < 1e-5 for line in finished.metrics())
+
+
+def test_answers_that_cannot_end_are_refused(run: Run, tiny_model_path: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(tiny_model_path, tmp_path / "endless")
+    settings = json.loads((model / "tokenizer_config.json").read_text())
+    (model / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": None}))
+    with pytest.raises(ConfigError, match="endless' has no eos_token"):
+        run("endless", f"model.path={model}", "algorithm={name: sft}", "reward=null", *UNSAMPLED)
 
 
 def test_supervised_training_alone_lowers_the_loss(run: Run) -> None:
