@@ -6,6 +6,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,3 +23,12 @@ def tiny_model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from relax_core.testing.models import tiny_model
 
     return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """A small Ray cluster of this test session, started when the first test needs it."""
+    from relax_core.runtimes.serve.cluster import cluster
+
+    with cluster(object_store_bytes=128 * 2**20):
+        yield

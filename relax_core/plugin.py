@@ -31,27 +31,39 @@ def relax_engines() -> list[Component]:
 
 @hookimpl
 def relax_transports() -> list[Component]:
-    """The embedded transport."""
+    """The embedded transports."""
     return [
         Component(
             "memory",
             "relax_core.transports.memory.transport:MemoryTransport",
             "relax_core.transports.memory.config:MemoryTransportConfig",
             "Rows stay in the memory of this process.",
-        )
+        ),
+        Component(
+            "ray",
+            "relax_core.transports.ray.transport:RayTransport",
+            "relax_core.transports.ray.config:RayTransportConfig",
+            "Rows for the processes of a run, in an actor of its Ray cluster.",
+        ),
     ]
 
 
 @hookimpl
 def relax_weight_syncs() -> list[Component]:
-    """The embedded weight sync."""
+    """The embedded weight syncs."""
     return [
         Component(
             "local",
             "relax_core.weight_syncs.local.sync:LocalWeightSync",
             "relax_core.weight_syncs.local.config:LocalWeightSyncConfig",
             "Hands tensors to engines of the same process.",
-        )
+        ),
+        Component(
+            "disk",
+            "relax_core.weight_syncs.disk.sync:DiskWeightSync",
+            "relax_core.weight_syncs.disk.config:DiskWeightSyncConfig",
+            "Files that trainer and engines can both read.",
+        ),
     ]
 
 

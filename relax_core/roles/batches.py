@@ -1,4 +1,4 @@
-"""What the actor role has begun and finished. It outlives the role, which may be killed between any two of its calls."""
+"""What the actor role has begun and finished; it outlives the role, which may be killed between any two calls."""
 
 from collections.abc import Mapping, Sequence
 

@@ -96,9 +96,7 @@ class LeaseRules(TransportFixtures):
                 transport.reclaim("rewarder")
 
         waiting: list[Lease | None] = []
-        in_threads(
-            lambda: waiting.append(transport.take("rewarder", timeout=PATIENCE)), lambda: reclaim_until(waiting)
-        )
+        in_threads(lambda: waiting.append(transport.take("rewarder", timeout=PATIENCE)), lambda: reclaim_until(waiting))
         assert waiting == [None], "whoever waited is dead: it must not be handed a group"
 
     def test_ack_is_all_or_nothing(self, transport: Transport, clock: Clock | None) -> None:

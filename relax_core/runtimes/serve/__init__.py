@@ -1,0 +1,1 @@
+"""Roles as Ray Serve applications: fronts that can be replaced, and ranks that hold the models."""

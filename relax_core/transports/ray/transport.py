@@ -1,0 +1,134 @@
+"""A transport in an actor of its own: rows go there and come back through Ray's object store."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import ray
+from ray.actor import ActorHandle
+
+from relax_core.api.columns import Column, ColumnSpec, IntArray, Table
+from relax_core.api.context import Context
+from relax_core.api.errors import TransportError
+from relax_core.api.transport import Consumer, Lease, Transport
+from relax_core.transports.memory.transport import MemoryTransport
+from relax_core.transports.ray.calls import CALL_SECONDS, ActorLost, call, find_actor
+from relax_core.transports.ray.config import RayTransportConfig
+
+SERVER = "transport"
+"""Name of the actor, in the namespace of the run."""
+
+THREADS = 64
+"""Calls that may wait in the actor at the same time."""
+
+
+class RayTransport(Transport):
+    """One end of the run's transport; every process of the run builds its own.
+
+    ``open`` starts the actor, which dies with the process that opened it; the others find it by the run's name.
+
+    Args:
+        config: Capacity.
+        context: Names the run.
+    """
+
+    def __init__(self, config: RayTransportConfig, context: Context) -> None:
+        self._config = config
+        self._run_id = context.run_id
+        self._server: ActorHandle | None = None
+
+    def open(self, columns: Sequence[ColumnSpec], consumers: Sequence[Consumer]) -> None:
+        if self._server is None:
+            options = {"name": SERVER, "namespace": self._run_id, "num_cpus": 0, "max_concurrency": THREADS}
+            self._server = ray.remote(MemoryTransport).options(**options).remote(self._config)
+        self._call("open", columns, consumers)
+
+    def append(
+        self,
+        group: int,
+        columns: Sequence[Column],
+        version: int | None = None,
+        timeout: float = 0.0,
+        close: bool = False,
+        repeat: bool = False,
+    ) -> IntArray:
+        ids: IntArray = self._call("append", group, columns, version, timeout, close, repeat, wait=timeout)
+        return ids
+
+    def write(
+        self, ids: npt.ArrayLike, columns: Sequence[Column], version: int | None = None, repeat: bool = False
+    ) -> None:
+        self._call("write", np.asarray(ids, np.int64), columns, version, repeat)
+
+    def close_group(self, group: int) -> None:
+        self._call("close_group", group)
+
+    def drop(self, groups: npt.ArrayLike) -> None:
+        self._call("drop", np.asarray(groups, np.int64))
+
+    def finish(self) -> None:
+        self._call("finish")
+
+    def take(
+        self, consumer: str, minimum: int = 1, maximum: int = 1, timeout: float = 0.0, seconds: float = 600.0
+    ) -> Lease | None:
+        lease: Lease | None = self._call("take", consumer, minimum, maximum, timeout, seconds, wait=timeout)
+        return None if lease is None else replace(lease, table=_own(lease.table))
+
+    def fetch(self, lease: Lease, columns: Sequence[str], ids: npt.ArrayLike | None = None) -> Table:
+        return _own(self._call("fetch", lease, columns, ids))
+
+    def renew(self, lease: Lease, seconds: float) -> Lease:
+        renewed: Lease = self._call("renew", lease, seconds)
+        return renewed
+
+    def ack(self, lease: Lease) -> None:
+        self._call("ack", lease)
+
+    def nack(self, lease: Lease) -> None:
+        self._call("nack", lease)
+
+    def reclaim(self, consumer: str) -> None:
+        self._call("reclaim", consumer)
+
+    def put_blob(self, data: bytes) -> str:
+        key: str = self._call("put_blob", data)
+        return key
+
+    def get_blob(self, key: str) -> bytes:
+        data: bytes = self._call("get_blob", key)
+        return data
+
+    def release_blob(self, key: str) -> None:
+        self._call("release_blob", key)
+
+    def snapshot(self) -> Mapping[str, Any]:
+        snapshot: Mapping[str, Any] = self._call("snapshot")
+        return snapshot
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        self._call("restore", snapshot)
+
+    def depth(self) -> Mapping[str, int]:
+        depth: Mapping[str, int] = self._call("depth")
+        return depth
+
+    def _call(self, method: str, *arguments: Any, wait: float = 0.0) -> Any:
+        try:
+            if self._server is None:
+                self._server = find_actor(SERVER, self._run_id)
+            return call(self._server, method, *arguments, timeout=wait + CALL_SECONDS)
+        except ActorLost as error:
+            raise TransportError(f"the transport of run {self._run_id!r} is gone: {error}") from error
+
+
+def _own(table: Table) -> Table:
+    """A copy that may be written to: what comes out of the object store may not."""
+    columns = {
+        name: Column(column.spec, column.values.copy(), None if column.offsets is None else column.offsets.copy())
+        for name, column in table.columns.items()
+    }
+    versions = {name: version.copy() for name, version in table.versions.items()}
+    return Table(table.ids.copy(), table.groups.copy(), columns, versions)
