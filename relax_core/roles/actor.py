@@ -19,6 +19,7 @@ from relax_core.dataflow.staleness import lags
 from relax_core.metrics.batch import batch_metrics
 from relax_core.roles.batches import COUNTERS
 from relax_core.roles.collaborators import Batches
+from relax_core.roles.lease import held
 from relax_core.roles.ranks import Ranks
 from relax_core.roles.role import Progress, Role
 
@@ -88,7 +89,8 @@ class Actor(Role):
                 if self._drop_stale(lease):
                     return Progress.WORKED
                 self._batches.begin(groups, self.state())
-            await self._train(lease)
+            with held(self._transport, lease):
+                await self._train(lease)
         self._transport.ack(lease)
         return Progress.WORKED
 

@@ -10,6 +10,7 @@ from relax_core.api.transport import Transport
 from relax_core.config.run import BatchConfig
 from relax_core.dataflow.batching import plan_batch
 from relax_core.dataflow.rows import trainable_counts
+from relax_core.roles.lease import held
 from relax_core.roles.ranks import Ranks
 from relax_core.roles.role import Progress, Role
 
@@ -61,7 +62,8 @@ class ForwardRole(Role):
             ranks=self._ranks.size,
             seed=0,
         )
-        await self._ranks.forward(lease, plan.updates[0], self._column, self._version())
+        with held(self._transport, lease):
+            await self._ranks.forward(lease, plan.updates[0], self._column, self._version())
         self._write_blank(lease.table.select(plan.left_out), repeat=lease.attempt > 1)
         self._transport.ack(lease)
         return Progress.WORKED

@@ -14,6 +14,7 @@ from relax_core.api.transport import Transport
 from relax_core.dataflow import columns as core
 from relax_core.models.prompts import PromptCodec
 from relax_core.roles.collaborators import Reporter, TaskLedger
+from relax_core.roles.lease import held
 from relax_core.roles.role import Progress, Role
 from relax_core.roles.scoring import GroupScores, Scorer
 from relax_core.roles.tasks import unpack_task
@@ -55,7 +56,8 @@ class RewardRole(Role):
         table = self._transport.fetch(lease, ["tokens", "loss_mask", "stop_reason", "task"])
         groups = [np.flatnonzero(table.groups == group) for group in dict.fromkeys(table.groups.tolist())]
         samples = [[self._sample(table, int(row)) for row in rows] for rows in groups]
-        results = await asyncio.gather(*(self._scorer.score(group) for group in samples))
+        with held(self._transport, lease):
+            results = await asyncio.gather(*(self._scorer.score(group) for group in samples))
         for rows, group_samples, result in zip(groups, samples, results, strict=True):
             self._write(table, rows, group_samples, result, repeat=lease.attempt > 1)
         self._transport.ack(lease)

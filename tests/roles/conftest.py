@@ -12,6 +12,7 @@ from relax_core.config.run import BatchConfig, SamplingConfig
 from relax_core.dataflow import columns as core
 from relax_core.dataflow.ledger import Ledger
 from relax_core.dataflow.plan import Plan, derive_plan
+from relax_core.roles.tasks import pack_task
 from relax_core.transports.memory.config import MemoryTransportConfig
 from relax_core.transports.memory.transport import MemoryTransport
 
@@ -62,7 +63,7 @@ def append_group(
         Column.of(core.ROLLOUT_LOGPROBS, [[0.0, 0.0, *[-1.0] * length] for length in answers]),
         Column.of(core.SEGMENTS, [[(2, version)] for _ in answers]),
         Column.of(core.STOP_REASON, [0 for _ in answers]),
-        Column.of(core.TASK, [list(b"{}")]),
+        Column.of(core.TASK, [pack_task(Task(group, f"{group}="))]),
     ]
     ledger.issued(group, group, 0)
     ids = transport.append(group, columns, version)
