@@ -7,9 +7,27 @@ from typing import Any
 import numpy as np
 
 from relax_core.metrics.clock import CpuClock
-from relax_core.runtimes.stage import Stage
 
 FIRST_AND_LAST = 10
+
+
+@dataclass(frozen=True)
+class StageFacts:
+    """What the main stage has done so far.
+
+    Args:
+        counters: Of the actor role; see :data:`relax_core.roles.batches.COUNTERS`.
+        ledger: ``issued``, ``trained``, ``dropped``, ``pending``.
+        reasons: Dropped groups by reason.
+        rollout_tokens: Tokens generated for training.
+        rollout_s: Wall seconds spent on generating them.
+    """
+
+    counters: Mapping[str, int | float]
+    ledger: Mapping[str, int]
+    reasons: Mapping[str, int]
+    rollout_tokens: int = 0
+    rollout_s: float = 0.0
 
 
 @dataclass
@@ -40,24 +58,29 @@ class RunRecord:
             self.evaluations["eval_first"] = score
         self.evaluations["eval_last"] = score
 
-    def state(self, clock: CpuClock, stage: Stage) -> dict[str, Any]:
+    def state(self, clock: CpuClock, facts: StageFacts) -> dict[str, Any]:
         """Everything as JSON values, this sitting's seconds and tokens included."""
-        tokens, seconds = self._rollout(stage)
         wall, cpu = self._seconds(clock)
-        return {**asdict(self), "wall_s": wall, "cpu_s": cpu, "rollout_tokens": tokens, "rollout_s": seconds}
+        return {
+            **asdict(self),
+            "wall_s": wall,
+            "cpu_s": cpu,
+            "rollout_tokens": self.rollout_tokens + facts.rollout_tokens,
+            "rollout_s": self.rollout_s + facts.rollout_s,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Takes over what :meth:`state` gave."""
         for name, value in state.items():
             setattr(self, name, value)
 
-    def summary(self, clock: CpuClock, stage: Stage) -> dict[str, Any]:
+    def summary(self, clock: CpuClock, facts: StageFacts) -> dict[str, Any]:
         """The numbers of ``summary.json`` that do not depend on the configuration."""
-        tokens, seconds = self._rollout(stage)
+        tokens, seconds = self.rollout_tokens + facts.rollout_tokens, self.rollout_s + facts.rollout_s
         wall, cpu = self._seconds(clock)
-        actor = stage.actor
+        actor = facts.counters
         return {
-            "updates": actor.updates,
+            "updates": actor["updates"],
             "reward_first10": _mean(self.rewards[:FIRST_AND_LAST]),
             "reward_last10": _mean(self.rewards[-FIRST_AND_LAST:]),
             "eval_warm_start": self.evaluations.get("eval_warm_start"),
@@ -65,11 +88,11 @@ class RunRecord:
             "eval_last": self.evaluations.get("eval_last"),
             "wall_s": round(wall, 3),
             "cpu_s": round(cpu, 3),
-            "rollout_tokens_per_s": round(tokens / seconds, 1) if seconds else None,
-            "train_tokens_per_s": round(actor.trained_tokens / actor.seconds, 1) if actor.seconds else None,
-            "max_lag": actor.max_lag,
-            **stage.parts.ledger.counts(),
-            "dropped_reasons": dict(stage.parts.ledger.reasons),
+            "rollout_tokens_per_s": _rate(tokens, seconds),
+            "train_tokens_per_s": _rate(actor["trained_tokens"], actor["seconds"]),
+            "max_lag": actor["max_lag"],
+            **facts.ledger,
+            "dropped_reasons": dict(facts.reasons),
             "warmup": self.warmup,
         }
 
@@ -77,12 +100,10 @@ class RunRecord:
         elapsed = clock.elapsed()
         return self.wall_s + elapsed.wall, self.cpu_s + elapsed.cpu + elapsed.children
 
-    def _rollout(self, stage: Stage) -> tuple[int, float]:
-        rollout = stage.rollout
-        if rollout is None:
-            return self.rollout_tokens, self.rollout_s
-        return self.rollout_tokens + rollout.generated_tokens, self.rollout_s + rollout.seconds
-
 
 def _mean(values: list[float]) -> float | None:
     return float(np.mean(values)) if values else None
+
+
+def _rate(amount: float, seconds: float) -> float | None:
+    return round(amount / seconds, 1) if seconds else None

@@ -30,6 +30,7 @@ from relax_core.roles.scoring import Scorer
 from relax_core.roles.source import Source
 from relax_core.roles.supervised import Supervised
 from relax_core.roles.training import LocalRanks, TrainingRank
+from relax_core.runtimes.record import StageFacts
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,12 @@ class Stage:
             parts.max_staleness,
             parts.seed,
         )
+
+    def facts(self) -> StageFacts:
+        """What the stage has done so far."""
+        ledger, rollout = self.parts.ledger, self.rollout
+        tokens, seconds = (rollout.generated_tokens, rollout.seconds) if rollout else (0, 0.0)
+        return StageFacts(self.actor.state(), ledger.counts(), ledger.reasons, tokens, seconds)
 
     def state(self) -> dict[str, Any]:
         """Where the stage stands between two batches, as JSON values."""

@@ -1,0 +1,237 @@
+"""What runs have in common, wherever their roles are: warm-up, evaluations, checkpoints, sinks, the summary."""
+
+import asyncio
+import os
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from relax_core.api.context import Context
+from relax_core.api.dataset import Dataset
+from relax_core.api.errors import RelaxError
+from relax_core.api.sink import RunInfo
+from relax_core.api.trainer import Trainer
+from relax_core.checkpoint.run_directory import LEDGER, RunDirectory
+from relax_core.checkpoint.store import Checkpoint, CheckpointStore
+from relax_core.config.load import RunConfig, Selected
+from relax_core.config.redact import redacted
+from relax_core.config.run import BatchConfig
+from relax_core.dataflow.ledger import Ledger
+from relax_core.dataflow.plan import Plan, derive_plan, warmup_batch
+from relax_core.dataflow.seeds import derive_seed
+from relax_core.metrics.clock import CpuClock, peak_memory_mb
+from relax_core.metrics.hub import MetricHub
+from relax_core.runtimes.components import Builder, sampling_parameters
+from relax_core.runtimes.device import resolve_device
+from relax_core.runtimes.length import main_updates
+from relax_core.runtimes.record import RunRecord, StageFacts
+from relax_core.runtimes.session import Session
+from relax_core.runtimes.stage import Stage, StageParts
+from relax_core.runtimes.turns import run_turns
+
+WARM_START = "warm_start"
+"""Folder of the policy that a warm-up made."""
+
+
+class Run(ABC):
+    """One run. The warm-up is local in every runtime; where the main stage runs is the subclass's.
+
+    Args:
+        config: What to do.
+        directory: The run's folder.
+        checkpoint: Continue from here.
+    """
+
+    runtime: ClassVar[str]
+    session: Session
+
+    def __init__(self, config: RunConfig, directory: RunDirectory, checkpoint: Checkpoint | None) -> None:
+        self.config = config
+        self.directory = directory
+        self.checkpoint = checkpoint
+        self.clock = CpuClock()
+        self.record = RunRecord()
+        self._early: Counter[str] | None = Counter()
+        self.context = Context(
+            run_id=directory.run_id,
+            seed=config.run.seed,
+            directory=directory.path,
+            device=resolve_device(config.run.device),
+            count=self._count,
+        )
+        self.builder = Builder(config, self.context)
+        self.plan = derive_plan(config.algorithm.config, config.run.batch, config.run.sampling)
+        self.dataset = self.builder.dataset(config.dataset, config.run.batch.tasks)
+        self.updates = main_updates(config.run, len(self.dataset))
+        self.store = CheckpointStore(directory.checkpoints, config.run.checkpoint.keep)
+        self.hub = self._open_hub()
+
+    def _open_hub(self) -> MetricHub:
+        info = RunInfo(self.directory.run_id, self.directory.path, self.updates, redacted(self.config.resolved()))
+        hub = MetricHub({sink.name: sink.build(self.context) for sink in self.config.sinks}, info)
+        for name, amount in (self._early or {}).items():
+            hub.count(name, amount)
+        self._early = None
+        return hub
+
+    def _count(self, name: str, amount: int = 1) -> None:
+        """Adds to a counter; the dataset counts before there is a hub, which is told how many updates it makes."""
+        if self._early is not None:
+            self._early[name] += amount
+        else:
+            self.hub.count(name, amount)
+
+    async def run(self) -> Mapping[str, Any]:
+        """Warm-up, training, evaluation; the summary is written however it ends."""
+        if self.config.run.threads:
+            torch.set_num_threads(self.config.run.threads)
+        status = "failed"
+        try:
+            path = self.checkpoint.policy if self.checkpoint else self.builder.initial_model()
+            await self._stages(path)
+            status = "completed"
+        except asyncio.CancelledError:
+            status = "interrupted"
+            raise
+        except RelaxError as error:
+            self.hub.event("failed", str(error))
+            raise
+        finally:
+            self.hub.close()
+            summary = self._summarise(status)
+        return summary
+
+    @abstractmethod
+    async def _stages(self, path: Path) -> None:
+        """Everything between the first model, in a folder, and the last checkpoint."""
+
+    @abstractmethod
+    def _facts(self) -> StageFacts | None:
+        """What the main stage has done; ``None`` while there is none."""
+
+    @abstractmethod
+    def _save_policy(self, directory: Path) -> None:
+        """Writes model and optimizer of the main stage."""
+
+    async def _warm_up(self, path: Path) -> Path:
+        """The supervised stage, if there is one; returns the folder the main stage starts from."""
+        config = self.config
+        if config.warmup_algorithm is None or self.checkpoint is not None:
+            return path
+        assert config.warmup_dataset is not None and config.warmup_trainer is not None
+        self.record.evaluations["eval_warm_start"] = await self._evaluate("warmup", 0)
+        batch = warmup_batch(config.run)
+        plan = derive_plan(config.warmup_algorithm.config, batch, config.run.sampling)
+        dataset = self.builder.dataset(config.warmup_dataset, batch.tasks)
+        updates = config.run.warmup.updates
+        trainer = self.builder.trainer(config.warmup_trainer, path, updates)
+        stage = self._stage("warmup", plan, batch, dataset, config.warmup_algorithm, trainer)
+        await self._take_turns(stage, updates, _nothing)
+        self.record.warmup = {"updates": stage.actor.updates, **stage.parts.ledger.counts()}
+        warm = self.directory.path / WARM_START
+        trainer.save(warm)
+        await self.session.publisher.publish(trainer)
+        trainer.close()
+        return warm
+
+    def _stage(
+        self,
+        name: str,
+        plan: Plan,
+        batch: BatchConfig,
+        dataset: Dataset,
+        algorithm: Selected,
+        trainer: Trainer,
+        epochs: int | None = None,
+        reference: Trainer | None = None,
+    ) -> Stage:
+        run, session = self.config.run, self.session
+        context = replace(self.context, seed=derive_seed(run.seed, name))
+        parts = StageParts(
+            plan=plan,
+            batch=batch,
+            dataset=dataset,
+            algorithm=algorithm.build(context),
+            trainer=trainer,
+            transport=self.config.transport.build(context),
+            ledger=Ledger(self.directory.append_jsonl(LEDGER if name == "main" else f"{name}_{LEDGER}").append),
+            codec=session.codec,
+            hub=self.hub,
+            sampling=sampling_parameters(run.sampling),
+            seed=context.seed,
+            epochs=epochs,
+            max_staleness=run.max_staleness,
+            max_prompt_tokens=run.prompt.max_tokens,
+            generation_timeout=run.timeouts.generation,
+            version=lambda: session.publisher.version,
+            publish=partial(session.publisher.publish, trainer) if plan.role("rollout") else _nothing,
+            report=partial(self._report, "train" if name == "main" else name),
+            engine=session.engine,
+            scorer=session.scorer,
+            reference=reference,
+        )
+        return Stage(parts)
+
+    async def _take_turns(self, stage: Stage, updates: int, after_turn: Callable[[], Awaitable[None]]) -> None:
+        limit = self.config.run.batch.max_dropped_in_row
+        transport, ledger = stage.parts.transport, stage.parts.ledger
+        await run_turns(stage.roles, lambda: stage.actor.updates >= updates, after_turn, transport, ledger, limit)
+
+    def _report(self, stream: str, update: int, metrics: dict[str, float]) -> None:
+        if "rollout/reward" in metrics:
+            self.record.rewards.append(metrics["rollout/reward"])
+        elapsed = self.clock.elapsed()
+        metrics["perf/wall_s"] = elapsed.wall
+        metrics["perf/cpu_s"] = elapsed.cpu + elapsed.children
+        metrics["perf/memory_peak_mb"] = peak_memory_mb()
+        self.hub.write(stream, update, metrics)
+
+    async def _evaluate(self, stream: str, update: int) -> float | None:
+        """A failing evaluation is told and counted, and training goes on."""
+        if self.session.evaluator is None:
+            return None
+        try:
+            evaluation = await self.session.evaluator.evaluate()
+        except RelaxError as error:
+            self.hub.count("eval/error")
+            self.hub.event("eval_failed", str(error))
+            return None
+        self.hub.write(stream, update, evaluation.metrics)
+        self.hub.text(stream, update, "sample", evaluation.example)
+        return evaluation.score
+
+    def _write_checkpoint(self, update: int, version: int, stage: Mapping[str, Any], facts: StageFacts) -> None:
+        state = {"version": version, "stage": stage, "record": self.record.state(self.clock, facts)}
+        path = self.store.write(update, self._save_policy, state)
+        self.hub.event("checkpoint", f"update {update}: {os.path.relpath(path)}")
+
+    def _summarise(self, status: str) -> Mapping[str, Any]:
+        summary: dict[str, Any] = {
+            "run": self.directory.run_id,
+            "runtime": self.runtime,
+            "mode": self.config.run.mode,
+            "status": status,
+        }
+        facts = self._facts()
+        if facts is not None:
+            summary |= self.record.summary(self.clock, facts)
+        summary["counters"] = self.hub.counters()
+        # A resume that was refused leaves what is known of the run as it is.
+        if facts is not None or self.checkpoint is None:
+            self.directory.write_summary(summary)
+        return summary
+
+
+def crossed(every: int, before: int, now: int) -> bool:
+    """Whether an interval ended between two counts of updates; never where it is 0."""
+    return bool(every) and now // every > before // every
+
+
+async def _nothing() -> None:
+    """For stages that publish later, or have nothing to do after a turn."""
