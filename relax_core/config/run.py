@@ -47,9 +47,17 @@ class BatchConfig(Config):
     old: Literal["trainer", "rollout"] = Field(
         "trainer", description="Proximal policy of a ratio: the trainer at the start of the batch, or the engine."
     )
-    max_dropped_in_row: int = Field(
-        256, ge=1, description="Groups dropped in a row, without one trained, that end the run with their reasons."
+    max_dropped_in_row: int | None = Field(
+        None,
+        ge=1,
+        description="Groups dropped in a row, without one trained, that end the run with their reasons; absent: eight "
+        "batches.",
     )
+
+    @property
+    def dropped_in_row_limit(self) -> int:
+        """``max_dropped_in_row``, or what stands for it: a large batch has many drops before one group is trained."""
+        return self.max_dropped_in_row or 8 * self.tasks
 
 
 class EvalConfig(Config):

@@ -121,8 +121,12 @@ def derive_plan(algorithm: Config, batch: BatchConfig, sampling: SamplingConfig)
 
 def warmup_batch(run: RunSections) -> BatchConfig:
     """The warm-up's batches: one update each, one row per task."""
-    tokens = run.batch.tokens_per_micro_batch
-    return BatchConfig(tasks=run.warmup.tasks, samples_per_task=1, tokens_per_micro_batch=tokens)
+    return BatchConfig(
+        tasks=run.warmup.tasks,
+        samples_per_task=1,
+        tokens_per_micro_batch=run.batch.tokens_per_micro_batch,
+        max_dropped_in_row=run.batch.max_dropped_in_row,
+    )
 
 
 def _check_old(requirements: Requirements, batch: BatchConfig) -> None:

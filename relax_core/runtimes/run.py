@@ -179,7 +179,7 @@ class Run(ABC):
         return Stage(parts)
 
     async def _take_turns(self, stage: Stage, updates: int, after_turn: Callable[[], Awaitable[None]]) -> None:
-        limit = self.config.run.batch.max_dropped_in_row
+        limit = stage.parts.batch.dropped_in_row_limit
         transport, ledger = stage.parts.transport, stage.parts.ledger
         await run_turns(stage.roles, lambda: stage.actor.updates >= updates, after_turn, transport, ledger, limit)
 
