@@ -15,7 +15,10 @@ class JsonlDatasetConfig(Config):
 
     path: Path = Field(description="UTF-8 file; blank lines are skipped.")
     prompt_key: str = Field("prompt", description="Key of the prompt: a string or a list of chat messages.")
-    label_key: str = Field("label", description="Key of the label, any JSON value; a task may have none.")
+    label_key: str | None = Field(
+        None,
+        description="Key of the label, any JSON value, that every task must have; absent: `label`, if it is there.",
+    )
     metadata_key: str | None = Field(
         None, description="Key of an object that becomes the metadata; by default all other keys of the line do."
     )

@@ -13,6 +13,9 @@ from relax_core.api.rows import Task
 from relax_core.datasets.config import JsonlDatasetConfig
 from relax_core.suggestions import did_you_mean
 
+LABEL = "label"
+"""Key of a label that a task may have, where no other is chosen."""
+
 
 class JsonlDataset(Dataset):
     """Reads the whole file once, checks every line, and keeps only where each begins.
@@ -82,18 +85,18 @@ class JsonlDataset(Dataset):
         config = self.config
         if config.prompt_key not in row:
             raise self._error(number, f"has no key {config.prompt_key!r}{did_you_mean(config.prompt_key, row)}")
-        if "label_key" in config.model_fields_set and config.label_key not in row:
+        if config.label_key is not None and config.label_key not in row:
             raise self._error(number, f"has no key {config.label_key!r}{did_you_mean(config.label_key, row)}")
         problem = prompt_problem(row[config.prompt_key])
         if problem:
             raise self._error(number, f"{config.prompt_key!r} {problem}")
-        label = row.get(config.label_key)
+        label = row.get(config.label_key or LABEL)
         return Task(index, row[config.prompt_key], label, self._metadata(row, number))
 
     def _metadata(self, row: dict[str, Any], number: int) -> Mapping[str, Any]:
         key = self.config.metadata_key
         if key is None:
-            used = {self.config.prompt_key, self.config.label_key}
+            used = {self.config.prompt_key, self.config.label_key or LABEL}
             return {name: value for name, value in row.items() if name not in used}
         if key not in row:
             raise self._error(number, f"has no key {key!r}{did_you_mean(key, row)}")

@@ -79,7 +79,7 @@ class LocalRun(Run):
         """Restores a checkpoint; its weights are published as a new version, since versions never repeat."""
         trainer.load(checkpoint.policy)
         stage.restore(checkpoint.state["stage"])
-        self.record.restore(checkpoint.state["record"])
+        self._restore_record(checkpoint.state)
         self.session.publisher.version = checkpoint.state["version"]
         await self.session.publisher.publish(trainer)
 

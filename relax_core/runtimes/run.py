@@ -207,9 +207,17 @@ class Run(ABC):
         return evaluation.score
 
     def _write_checkpoint(self, update: int, version: int, stage: Mapping[str, Any], facts: StageFacts) -> None:
-        state = {"version": version, "stage": stage, "record": self.record.state(self.clock, facts)}
+        record, counters = self.record.state(self.clock, facts), self.hub.counters()
+        state = {"version": version, "stage": stage, "record": record, "counters": counters}
         path = self.store.write(update, self._save_policy, state)
         self.hub.event("checkpoint", f"update {update}: {os.path.relpath(path)}")
+
+    def _restore_record(self, state: Mapping[str, Any]) -> None:
+        """Takes over from a checkpoint's state what is said and counted of the run as a whole."""
+        self.record.restore(state["record"])
+        now = self.hub.counters()
+        for name, total in state["counters"].items():
+            self.hub.count(name, total - now.get(name, 0))  # what loading has counted again, it counted before
 
     def _summarise(self, status: str) -> Mapping[str, Any]:
         summary: dict[str, Any] = {

@@ -200,6 +200,26 @@ def test_a_finished_run_goes_on_for_another_epoch(train: Relax, relax: Relax) ->
     assert sorted(map(str, tasks)) == sorted(2 * [str(task) for task in range(16)])
 
 
+def test_a_run_on_tasks_without_labels_can_be_continued(train: Relax, relax: Relax) -> None:
+    Path("my.jsonl").write_text("".join(json.dumps({"prompt": f"{number}="}) + "\n" for number in range(16)))
+    assert train("--name", "mine").code == 0
+    assert relax("train", "--resume", "mine", "--set", "epochs=2").code == 0
+
+
+def test_counters_go_on_after_a_resume(train: Relax, relax: Relax) -> None:
+    write_reward("return float(len(response)) if len(response) % 2 else None", "my.py")
+    with Path("my.jsonl").open("a") as file:
+        file.write('{"prompt": "half a pair \\ud800"}\n')  # counted by the dataset, whenever it is read
+    settings = ("--set", "batch.samples_per_task=8")
+    first = train("--name", "mine", *settings)
+    resumed = relax("train", "--resume", "mine", "--set", "epochs=2")
+    whole = train("--name", "whole", *settings, "--set", "epochs=2")
+    before, after, expected = (json.loads(ended.out)["counters"] for ended in (first, resumed, whole))
+    assert after == expected
+    assert expected["dataset/lone_surrogates"] == 1
+    assert expected["reward/abstained"] > before["reward/abstained"] > 0
+
+
 # Plugins of others
 
 
