@@ -42,7 +42,8 @@ class Sums:
         value: Σ value · weight of the loss; not finite when the loss was not, and then ``apply`` skips the update.
         weight: Σ weight.
         metrics: By name ``(sum, count)``.
-        tokens: Tokens that went through the model, padding apart.
+        tokens: Tokens of the rows that went through the model, padding apart. A token that rows share counts in each
+            of them, though it may have gone through once: the number depends on the rows alone.
     """
 
     value: float = 0.0
@@ -66,7 +67,13 @@ class Trainer(ABC):
     of ``torch.distributed``. Each accumulates its own rows; ``apply`` is called on all of them with the same
     denominator, sums the gradients over the ranks, and makes the same step, or skips the same one, everywhere. All hold
     the same weights: ``publish`` and ``save`` are called on rank 0 alone, ``load`` on all.
+
+    Attributes:
+        prefers_groups: Whether rows of a group cost less in one micro-batch than apart. Roles then keep groups within
+            the token budget together; how rows are split changes no result.
     """
+
+    prefers_groups: bool = False
 
     def __init__(self, config: Any, context: Any) -> None: ...
 

@@ -62,6 +62,7 @@ def plan_batch(
     ranks: int,
     seed: int,
     keep_together: Literal["row", "group"] = "row",
+    prefer_groups: bool = False,
 ) -> BatchPlan:
     """Cuts a batch into updates by whole groups, and each update into micro-batches.
 
@@ -80,6 +81,7 @@ def plan_batch(
         ranks: Data-parallel ranks.
         seed: Same seed, same plan.
         keep_together: Whether single rows or whole groups are the items to pack.
+        prefer_groups: Whether single rows are kept with those of their group as far as the budget allows.
 
     Raises:
         ValueError: Columns of unequal length, or a count below 1.
@@ -94,7 +96,8 @@ def plan_batch(
     for epoch in range(epochs):
         order = np.random.default_rng(derive_seed(seed, "epoch", epoch)).permutation(np.unique(owners[kept]))
         for share in np.array_split(order, updates):
-            items = _items(share, kept, sizes, owners, keep_together)
+            by_group = [kept[owners[kept] == group] for group in share]
+            items = _items(by_group, sizes, keep_together, token_budget if prefer_groups else 0)
             members = kept[np.isin(owners[kept], share)]
             plans.append(
                 UpdatePlan(
@@ -114,11 +117,16 @@ def micro_batches(table: Table, update: UpdatePlan, rank: int, temperature: floa
     ]
 
 
-def _items(share: IntArray, kept: IntArray, sizes: IntArray, owners: IntArray, keep_together: str) -> list[_Item]:
-    by_group = [kept[owners[kept] == group] for group in share]
-    if keep_together == "row":
-        return [_Item(row[None], int(sizes[row])) for rows in by_group for row in rows]
-    return [_Item(rows, int(sizes[rows].max())) for rows in by_group]
+def _items(
+    groups: Sequence[IntArray], sizes: IntArray, keep_together: Literal["row", "group"], preferred_tokens: int
+) -> list[_Item]:
+    """Whole groups when they must stay so; otherwise parts of as many padded tokens as preferred, or single rows."""
+    items = []
+    for rows in groups:
+        most = len(rows) if keep_together == "group" else max(1, preferred_tokens // int(sizes[rows].max()))
+        parts = np.array_split(rows, -(-len(rows) // most))
+        items += [_Item(part, int(sizes[part].max())) for part in parts]
+    return items
 
 
 def _pack(items: Sequence[_Item], token_budget: int, ranks: int) -> list[list[_Item]]:

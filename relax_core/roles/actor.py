@@ -130,6 +130,7 @@ class Actor(Role):
             token_budget=self._batch.tokens_per_micro_batch,
             ranks=self._ranks.size,
             keep_together=self._plan.requirements.keep_together,
+            prefer_groups=self._ranks.prefers_groups,
             seed=derive_seed(self._seed, "batch", self.batches),
         )
 

@@ -61,6 +61,7 @@ class ForwardRole(Role):
             token_budget=self._batch.tokens_per_micro_batch,
             ranks=self._ranks.size,
             seed=0,
+            prefer_groups=self._ranks.prefers_groups,
         )
         with held(self._transport, lease):
             await self._ranks.forward(lease, plan.updates[0], self._column, self._version())

@@ -10,9 +10,15 @@ from relax_core.dataflow.batching import UpdatePlan
 
 
 class Ranks(ABC):
-    """All data-parallel ranks of one trainer; calls reach every rank and return when all have answered."""
+    """All data-parallel ranks of one trainer; calls reach every rank and return when all have answered.
+
+    Attributes:
+        size: How many there are.
+        prefers_groups: That of the trainer.
+    """
 
     size: int
+    prefers_groups: bool = False
 
     @abstractmethod
     async def train(self, lease: Lease, update: UpdatePlan, number: int) -> tuple[Sums, Mapping[str, float]]:

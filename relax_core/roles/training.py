@@ -70,6 +70,7 @@ class LocalRanks(Ranks):
 
     def __init__(self, rank: TrainingRank) -> None:
         self._rank = rank
+        self.prefers_groups = rank.trainer.prefers_groups
 
     async def train(self, lease: Lease, update: UpdatePlan, number: int) -> tuple[Sums, Mapping[str, float]]:
         sums = self._rank.accumulate(lease, update)

@@ -1,5 +1,6 @@
 """Batch plans: every row once, within the budget, equally many micro-batches per rank."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,7 @@ class Batch:
     ranks: int
     seed: int
     keep_together: str
+    prefer_groups: bool
 
     def plan(self) -> BatchPlan:
         return plan_batch(**vars(self))
@@ -38,7 +40,8 @@ def batches(draw: st.DrawFn) -> Batch:
     budget, seed = draw(st.integers(1, 200)), draw(st.integers(0, 99))
     keep_together = draw(st.sampled_from(["row", "group"]))
     trainable = np.minimum(rows[:, 1], rows[:, 0])
-    return Batch(rows[:, 0], trainable, rows[:, 2], draw(SMALL), draw(SMALL), budget, draw(SMALL), seed, keep_together)
+    sizes = (draw(SMALL), draw(SMALL), budget, draw(SMALL))
+    return Batch(rows[:, 0], trainable, rows[:, 2], *sizes, seed, keep_together, draw(st.booleans()))
 
 
 def rows_of(update: UpdatePlan) -> list[int]:
@@ -86,11 +89,10 @@ def test_ranks_have_equal_counts_and_balanced_sizes(batch: Batch) -> None:
         sizes = [[padded(batch, rows) for rows in rank] for rank in update.ranks]
         loads = [sum(rank) for rank in sizes]
         assert max(loads) - min(loads) <= max((size for rank in sizes for size in rank), default=0)
-        rows = (
-            len(set(batch.groups[rows_of(update)].tolist())) if batch.keep_together == "group" else len(rows_of(update))
-        )
+        by_group = batch.keep_together == "group" or batch.prefer_groups
+        items = len(set(batch.groups[rows_of(update)].tolist())) if by_group else len(rows_of(update))
         busy = sum(bool(sum(map(len, rank))) for rank in update.ranks)
-        assert busy == min(batch.ranks, rows), "no rank idles while another has two items to do"
+        assert busy >= min(batch.ranks, items), "no rank idles while another has two items to do"
 
 
 @given(batches())
@@ -99,6 +101,19 @@ def test_groups_stay_together_when_asked(batch: Batch) -> None:
         for update in batch.plan().updates:
             homes = [set(batch.groups[rows].tolist()) for rank in update.ranks for rows in rank]
             assert sum(map(len, homes)) == len(set().union(*homes))
+
+
+@given(batches())
+def test_groups_within_the_budget_stay_together_when_preferred(batch: Batch) -> None:
+    if batch.prefer_groups:
+        for update in batch.plan().updates:
+            homes = Counter(
+                group for rank in update.ranks for rows in rank for group in set(batch.groups[rows].tolist())
+            )
+            trained = np.array(rows_of(update), np.int64)
+            for group, parts in homes.items():
+                size = padded(batch, trained[batch.groups[trained] == group])
+                assert parts == 1 or size > batch.token_budget
 
 
 @given(batches())

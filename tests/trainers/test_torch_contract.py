@@ -1,4 +1,4 @@
-"""The embedded trainer keeps every trainer's promises, padded and packed."""
+"""The embedded trainer keeps every trainer's promises, padded, packed and sharing prompts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,3 +32,15 @@ class TestPackedChunkedAndRecomputed(TrainerContract):
     @pytest.fixture
     def factory(self, tmp_path: Path) -> Callable[..., TorchTrainer]:
         return factory_of(tmp_path, packing=True, logprob_chunk_tokens=3, gradient_checkpointing=True)
+
+
+class TestSharingPrompts(TrainerContract):
+    @pytest.fixture
+    def factory(self, tmp_path: Path) -> Callable[..., TorchTrainer]:
+        return factory_of(tmp_path, share_prompts=True)
+
+
+class TestSharingPromptsChunkedAndRecomputed(TrainerContract):
+    @pytest.fixture
+    def factory(self, tmp_path: Path) -> Callable[..., TorchTrainer]:
+        return factory_of(tmp_path, share_prompts=True, logprob_chunk_tokens=3, gradient_checkpointing=True)

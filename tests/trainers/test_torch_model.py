@@ -8,7 +8,13 @@ import torch
 from relax_core.api.context import ModelSource
 from relax_core.api.errors import ConfigError
 from relax_core.models.initialise import initialise_model
-from relax_core.trainers.torch.model import checkpoint_gradients, load_model, require_packing, separable_head
+from relax_core.trainers.torch.model import (
+    checkpoint_gradients,
+    load_model,
+    require_packing,
+    require_sharing,
+    separable_head,
+)
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 GROUPED = {**SMALL, "num_key_value_heads": 1, "head_dim": 16}
@@ -19,6 +25,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "gemma2": {**GROUPED, "final_logit_softcapping": 30.0},
     "cohere": SMALL,
     "opt": {"hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 2},
+    "mistral": GROUPED,
+    "falcon": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "alibi": True},
     "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 2},
 }
 
@@ -63,6 +71,37 @@ def test_models_that_do_not_are_refused(tmp_path: Path) -> None:
         require_packing(tiny(tmp_path / "opt", "opt"))
     with pytest.raises(ConfigError, match=r"trainer\.packing: BloomForCausalLM .* takes no position_ids"):
         require_packing(tiny(tmp_path / "bloom", "bloom", "eager"))
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("model_type", ["llama", "gpt2", "qwen3_moe", "cohere", "opt"])
+def test_models_whose_rows_may_share_a_beginning(tmp_path: Path, model_type: str, attention: str) -> None:
+    require_sharing(tiny(tmp_path, model_type, attention))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "attention", "reason"),
+    [
+        ("gemma2", "sdpa", r"see all tokens before \(sliding_attention, sliding_window\)"),
+        ("mistral", "sdpa", r"see all tokens before \(sliding_window\)"),
+        ("bloom", "eager", "takes no position_ids"),
+        ("falcon", "sdpa", "does not take the mask"),
+        ("qwen3_moe", "flex_attention", "takes no mask of its own"),
+    ],
+)
+def test_models_whose_rows_may_not_are_refused(tmp_path: Path, model_type: str, attention: str, reason: str) -> None:
+    model = tiny(tmp_path, model_type, attention)
+    with pytest.raises(ConfigError, match=rf"trainer\.share_prompts: {type(model).__name__} .*{reason}"):
+        require_sharing(model)
+
+
+def test_rows_that_differ_behind_a_shared_beginning_are_noticed(tmp_path: Path) -> None:
+    model = tiny(tmp_path, "llama")
+    model.model.rotary_emb.register_forward_pre_hook(
+        lambda _, inputs, named: (inputs, {"position_ids": torch.arange(inputs[0].shape[1])[None]}), with_kwargs=True
+    )
+    with pytest.raises(ConfigError, match=r"trainer\.share_prompts: .* differ from the same rows alone"):
+        require_sharing(model)
 
 
 def test_recomputed_layers_stay_without_dropout(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -56,7 +57,7 @@ def lay_out(table: Table, config: TorchTrainerConfig, device: torch.device | str
         shape, slots = _one_line_each(rows)
     fed = rows.place < rows.last[rows.row]
 
-    def filled(values: IntArray) -> Tensor:
+    def filled(values: npt.NDArray[np.generic]) -> Tensor:
         flat = np.zeros(shape[0] * shape[1], np.int64)
         flat[slots[fed]] = values[fed]
         return torch.as_tensor(flat.reshape(shape), device=device)

@@ -97,7 +97,8 @@ def require_sharing(model: Model) -> None:
     """Refuses a model in which rows behind a shared beginning differ from the same rows alone.
 
     Raises:
-        ConfigError: The model takes no positions, lays its own mask over a given one, or a row differs.
+        ConfigError: The model takes no positions or no mask, some of its layers need a mask of their own, or a row
+            differs.
     """
     attention = model.config._attn_implementation
     refused = f"trainer.share_prompts: {type(model).__name__} with attention {attention!r}"
@@ -105,10 +106,8 @@ def require_sharing(model: Model) -> None:
         raise ConfigError(f"{refused} takes no mask of its own; use sdpa or eager, or false")
     if "position_ids" not in inspect.signature(model.base_model.forward).parameters:
         raise ConfigError(f"{refused} takes no position_ids, so rows cannot share a beginning; use false")
-    if windows := _windows(model):
-        raise ConfigError(
-            f"{refused} has layers that see a window only ({windows}), a given mask opens them; use false"
-        )
+    if partial := _partial_attention(model):
+        raise ConfigError(f"{refused} has layers that do not see all tokens before ({partial}); use false")
     ids = torch.arange(12, device=model.device)[None]
     places = torch.cat([ids[:, :8], ids[:, 4:8]], dim=1)
     mask = attention_mask(torch.tensor([[12] * 4 + [8] * 4 + [12] * 4], device=model.device), model.dtype)
@@ -125,13 +124,13 @@ def require_sharing(model: Model) -> None:
         raise ConfigError(f"{refused}: rows behind a shared beginning differ from the same rows alone; use false")
 
 
-def _windows(model: Model) -> str:
-    """Which settings of the model say that some layers see less than all tokens before; short rows do not show it."""
+def _partial_attention(model: Model) -> str:
+    """Settings by which some layers see only a part of the tokens before. A given mask would open it to them, which
+    shows only in rows longer than that part."""
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
-    names = ("sliding_window", "window_size", "attention_window")
-    found = [name for name in names if getattr(config, name, None) is not None]
-    return ", ".join([*sorted(kinds), *found])
+    windows = [name for name in ("sliding_window", "window_size") if getattr(config, name, None) is not None]
+    return ", ".join([*sorted(kinds), *windows])
 
 
 def checkpoint_gradients(model: Model) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -29,7 +30,7 @@ class Rows:
         last: int64 ``[n]``: place of the last trainable token; 0 in a row without any.
     """
 
-    tokens: IntArray
+    tokens: npt.NDArray[np.generic]
     row: IntArray
     place: IntArray
     starts: IntArray
@@ -104,11 +105,10 @@ def _shared_tokens(rows: Rows) -> IntArray:
     return common[group]
 
 
-def _sequences(rows: Rows, shared: IntArray) -> tuple[IntArray, np.ndarray]:
-    """The rows with a trainable token, those of a sequence in a row, and which of them are the first of theirs."""
+def _sequences(rows: Rows, shared: IntArray) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+    """The rows with a trainable token, sequence by sequence, and which of them begin one."""
     members = np.flatnonzero(rows.last)
-    alone = shared[members] == 0
-    order = members[np.lexsort((members, np.where(alone, members, 0), rows.groups[members], alone))]
+    order = members[np.lexsort((members, rows.groups[members], shared[members] == 0))]
     heads = np.ones(len(order), bool)
     heads[1:] = (shared[order][1:] == 0) | (rows.groups[order][1:] != rows.groups[order][:-1])
     return order, heads

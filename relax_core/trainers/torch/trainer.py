@@ -40,6 +40,7 @@ class TorchTrainer(Trainer):
                 f"trainer: 'torch' on {context.world_size} ranks needs a process group, and there is none"
             )
         self.config = config
+        self.prefers_groups = config.share_prompts
         self.context = context
         self.source = context.model
         self._waiting: dict[str, Tensor] = {}
