@@ -1,6 +1,7 @@
 """The evaluator measures the policy on held-out tasks with sampling parameters of its own."""
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -9,13 +10,14 @@ import numpy as np
 
 from relax_core.api.dataset import Dataset
 from relax_core.api.engine import Engine, GenerateRequest, RequestClass, SamplingParameters
-from relax_core.api.errors import DeadlineExceeded, RewardError
-from relax_core.api.rows import Sample, Score, Task
+from relax_core.api.errors import DeadlineExceeded
+from relax_core.api.rows import Sample, Task
 from relax_core.dataflow.seeds import derive_seed
 from relax_core.models.prompts import PromptCodec
-from relax_core.roles.scoring import Scorer
+from relax_core.roles.scoring import GroupScores, Scorer
 
 Result = TypeVar("Result")
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Evaluation:
     """Result of one evaluation.
 
     Args:
-        score: Mean reward over all trajectories that were scored; ``None`` if every one abstained.
+        score: Mean reward over all trajectories that were scored; ``None`` if none was.
         metrics: TensorBoard tags with values.
         example: One prompt, answer and score in words.
     """
@@ -74,7 +76,7 @@ class Evaluator:
 
         Raises:
             DeadlineExceeded: It took too long.
-            RewardError: A reward failed.
+            RewardError: A reward failed whose ``on_error`` is ``fail``; with ``drop`` its task is left out and counted.
         """
         try:
             async with asyncio.timeout(self._timeout):
@@ -82,7 +84,7 @@ class Evaluator:
         except TimeoutError as error:
             raise DeadlineExceeded(f"timeouts.generation: the evaluation took more than {self._timeout:g} s") from error
         samples = [sample for group, _ in groups for sample in group]
-        scores = [score for _, scores in groups for score in scores]
+        scores = [score for _, result in groups for score in result.scores]
         values = [score.value for score in scores if score.value is not None]
         mean = float(np.mean(values)) if values else None
         metrics = {"eval/response_tokens": float(np.mean([len(sample.token_ids) for sample in samples]))}
@@ -90,10 +92,14 @@ class Evaluator:
             metrics["eval/reward"] = mean
         if len(values) < len(scores):
             metrics["eval/abstained"] = float(len(scores) - len(values))
-        example = f"{samples[0].task.prompt!r} -> {samples[0].text!r}, reward {scores[0].value}"
-        return Evaluation(mean, metrics, example)
+        if dropped := [result.error for _, result in groups if result.error is not None]:
+            metrics["eval/dropped"] = float(len(dropped))
+            logger.warning("evaluation: %d tasks dropped, the first: %s", len(dropped), dropped[0])
+        (first, *_), result = groups[0]
+        reward = result.scores[0].value if result.scores else None
+        return Evaluation(mean, metrics, f"{first.task.prompt!r} -> {first.text!r}, reward {reward}")
 
-    async def _task(self, task: Task) -> tuple[list[Sample], list[Score]]:
+    async def _task(self, task: Task) -> tuple[list[Sample], GroupScores]:
         prompt = tuple(self._codec.encode_prompt(task))
         requests = [
             GenerateRequest(
@@ -107,10 +113,7 @@ class Evaluator:
         ]
         generations = await asyncio.gather(*(self._engine.generate(request) for request in requests))
         samples = [Sample(task, self._codec.decode(g.token_ids), g.token_ids, g.stop_reason) for g in generations]
-        result = await self._scorer.score(samples)
-        if result.error is not None:
-            raise RewardError(str(result.error))
-        return samples, list(result.scores)
+        return samples, await self._scorer.score(samples)
 
 
 async def _all(tasks: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -83,11 +83,13 @@ class Slow(Reward):
         return [Score(1.0) for _ in samples]
 
 
-async def evaluator(model: Path, reward: Reward, timeout: float = 60.0) -> tuple[Evaluator, TorchEngine]:
+async def evaluator(
+    model: Path, reward: Reward, timeout: float = 60.0, on_error: Literal["fail", "drop"] = "fail"
+) -> tuple[Evaluator, TorchEngine]:
     source = ModelSource(model)
     engine = TorchEngine(TorchEngineConfig(), Context("test", 0, model, source))
     await engine.start()
-    scorer = Scorer([NamedReward("slow", reward, RewardConfig())])
+    scorer = Scorer([NamedReward("slow", reward, RewardConfig(on_error=on_error))])
     sampling = SamplingParameters(max_new_tokens=2)
     return Evaluator(Numbers(5), engine, PromptCodec(source), scorer, sampling, 2, 3, 0, timeout), engine
 
@@ -112,6 +114,16 @@ async def test_an_evaluation_that_takes_too_long_is_given_up_and_frees_the_engin
         await evaluation.evaluate()
     await engine.resume()
     assert (await engine.health()).waiting == 0
+    await engine.close()
+
+
+async def test_tasks_whose_reward_fails_are_left_out_where_the_configuration_says_drop(tiny_model_path: Path) -> None:
+    reward = Slow()
+    reward.go.set()
+    evaluation, engine = await evaluator(tiny_model_path, reward, on_error="drop")
+    result = await evaluation.evaluate()
+    assert (result.score, result.metrics["eval/dropped"]) == (1.0, 1.0)
+    assert result.example.endswith("reward None")
     await engine.close()
 
 
