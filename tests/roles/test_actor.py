@@ -1,14 +1,17 @@
 """The actor role on a real trainer and transport; only the version it has published is played."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 from relax_algos.grpo import GRPO, GRPOConfig
 
+from relax_core.api.algorithm import Loss
 from relax_core.api.columns import Column
 from relax_core.api.context import Context, ModelSource
+from relax_core.api.tokens import Tokens
+from relax_core.api.trainer import MicroBatch, Sums
 from relax_core.config.run import BatchConfig
 from relax_core.dataflow import columns as core
 from relax_core.dataflow.ledger import Ledger
@@ -122,6 +125,26 @@ async def test_a_remainder_is_trained_at_the_end_of_the_stream(bench: Bench) -> 
     assert await bench.actor.step() is Progress.WORKED
     assert bench.ledger.counts()["trained"] == 1
     assert await bench.actor.step() is Progress.DONE
+
+
+@pytest.mark.parametrize("prefers_groups", [False, True])
+async def test_groups_share_micro_batches_when_the_trainer_prefers_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, prefers_groups: bool
+) -> None:
+    trained: list[list[int]] = []
+    accumulate = bench.trainer.accumulate
+
+    def watch(batches: Sequence[MicroBatch], loss: Callable[[Tokens], Loss]) -> Sums:
+        trained.extend(sorted(batch.table.groups.tolist()) for batch in batches)
+        return accumulate(batches, loss)
+
+    monkeypatch.setattr(bench.trainer, "accumulate", watch)
+    monkeypatch.setattr(bench.trainer, "prefers_groups", prefers_groups)
+    bench = replace(bench, batch=BATCH.model_copy(update={"tokens_per_micro_batch": 16}))
+    for group in range(2):
+        await bench.add(group, version=5, answers=(1, 6))
+    await bench.actor.step()
+    assert sorted(trained) == ([[0, 0], [1, 1]] if prefers_groups else [[0, 1], [0, 1]])
 
 
 async def test_abstained_rows_and_rows_without_tokens_are_in_no_sum(bench: Bench) -> None:
