@@ -1,8 +1,10 @@
 """Keeps secrets out of configurations that are stored or shown."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
+
+from relax_core.config.problems import Key
 
 REDACTED: Final = "***"
 
@@ -22,6 +24,15 @@ def is_secret_key(key: str) -> bool:
     """Whether a value under this key is a secret: ``api_key``, ``HF_TOKEN``, ``clientSecret``; not ``eos_token``."""
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|-", "_", key).lower()
     return bool(_SECRET_WORDS.search(name)) or bool(_SECRET_ENDINGS.search(name) and not _VOCABULARY_TOKEN.search(name))
+
+
+def redactions(value: Any, at: Key = ()) -> Iterator[Key]:
+    """Places of plain data at which :func:`redacted` left something out."""
+    parts = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for key, item in parts:
+        yield from redactions(item, (*at, key))
+    if isinstance(value, str) and REDACTED in value:
+        yield at
 
 
 def redacted(value: Any) -> Any:

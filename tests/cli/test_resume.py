@@ -200,6 +200,15 @@ def test_a_finished_run_goes_on_for_another_epoch(train: Relax, relax: Relax) ->
     assert sorted(map(str, tasks)) == sorted(2 * [str(task) for task in range(16)])
 
 
+def test_what_was_not_stored_as_a_secret_must_be_given_again(train: Relax, relax: Relax) -> None:
+    stop = 'sampling.stop=["api_key=1"]'
+    assert train("--name", "mine", "--set", stop).code == 0
+    refused = relax("train", "--resume", "mine", "--set", "epochs=2")
+    assert refused.code == 2
+    assert "--resume: sampling.stop.0 is not stored, since it looks secret" in refused.message
+    assert relax("train", "--resume", "mine", "--set", "epochs=2", "--set", stop).code == 0
+
+
 def test_a_run_on_tasks_without_labels_can_be_continued(train: Relax, relax: Relax) -> None:
     Path("my.jsonl").write_text("".join(json.dumps({"prompt": f"{number}="}) + "\n" for number in range(16)))
     assert train("--name", "mine").code == 0
