@@ -10,10 +10,8 @@ from typing import Any
 from relax_core.api.errors import ConfigError, RelaxError
 from relax_core.checkpoint.run_directory import CONFIG, RunDirectory, default_run_name
 from relax_core.checkpoint.store import Checkpoint, CheckpointStore
-from relax_core.config.checks import check_runtime
-from relax_core.config.document import read_document
 from relax_core.config.load import RunConfig, load_run
-from relax_core.config.problems import Problems, dotted
+from relax_core.config.problems import dotted
 from relax_core.config.redact import redacted, redactions
 from relax_core.config.suggest import suggestion
 
@@ -44,12 +42,9 @@ def launch(
         raise ConfigError(f"--runtime: there is no {runtime!r}{suggestion(runtime, RUNTIMES)}")
     # Read when the libraries load: threads that spin while they wait would take the cores from those that work.
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
-    if resume is None:
-        config, run, checkpoint = _new(file, [*_defaults(file, base, runtime), *overrides], base, runtime)
-    else:
-        config, run, checkpoint = _resumed(file, overrides, resume, runtime)
+    config, run, checkpoint = _new(file, overrides, base) if resume is None else _resumed(file, overrides, resume)
     try:
-        summary = _run(config, run, checkpoint, runtime)
+        summary = _run(config, run, checkpoint)
     except RelaxError:
         if not run.started:
             run.discard()
@@ -62,12 +57,13 @@ def launch(
     print(json.dumps(summary, indent=2))
 
 
-def _run(config: RunConfig, run: RunDirectory, checkpoint: Checkpoint | None, runtime: str) -> Mapping[str, Any]:
+def _run(config: RunConfig, run: RunDirectory, checkpoint: Checkpoint | None) -> Mapping[str, Any]:
     # Only now, when the configuration is right: these import torch and transformers.
     from transformers.utils import logging as transformers_logging
 
     from relax_core.runtimes.local import run_local
 
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     return run_local(config, run, checkpoint)
 
 
@@ -80,9 +76,9 @@ def _way_on(config: RunConfig, run: RunDirectory) -> str:
 
 
 def _new(
-    file: Path | None, overrides: Sequence[str], base: Mapping[str, Any] | None, runtime: str
+    file: Path | None, overrides: Sequence[str], base: Mapping[str, Any] | None
 ) -> tuple[RunConfig, RunDirectory, None]:
-    config = _load(file, overrides, base, runtime)
+    config = load_run(file, overrides, base)
     name = config.run.name or default_run_name(config.run.runs_dir, file or Path("run"))
     return config, RunDirectory.create(config.run.runs_dir, name, redacted(config.resolved()), config.run.seed), None
 
@@ -94,19 +90,17 @@ def _refuse_redactions(config: RunConfig) -> None:
         raise ConfigError(f"--resume: {place} is not stored, since it looks secret; give --set {place}=... or the file")
 
 
-def _resumed(
-    file: Path | None, overrides: Sequence[str], name: str, runtime: str
-) -> tuple[RunConfig, RunDirectory, Checkpoint]:
+def _resumed(file: Path | None, overrides: Sequence[str], name: str) -> tuple[RunConfig, RunDirectory, Checkpoint]:
     """The run's stored configuration, or the file's, with overrides, and its newest whole checkpoint."""
     settings = [*overrides, f"name={json.dumps(name)}"]
+    is_stored = file is None
     if file is None:
         runs_dir = next((Path(item.partition("=")[2]) for item in overrides if item.startswith("runs_dir=")), RUNS)
         file = RunDirectory.find(runs_dir, name).path / CONFIG
         settings.append(f"runs_dir={runs_dir}")
-        config = load_run(file, settings)
+    config = load_run(file, settings)
+    if is_stored:
         _refuse_redactions(config)
-    else:
-        config = _load(file, [*_defaults(file, None, runtime), *settings], None, runtime)
     runs_dir = config.run.runs_dir
     stored = RunDirectory.find(runs_dir, name)
     checkpoint = CheckpointStore(stored.checkpoints, config.run.checkpoint.keep).latest()
