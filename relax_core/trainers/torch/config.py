@@ -23,10 +23,10 @@ class TorchTrainerConfig(TrainerConfig):
     )
     share_prompts: bool = Field(
         False,
-        description="Tokens with which all rows of a group begin go through the model once, the rest of each row behind "
-        "them. Pays while a group has few tokens for the width of the model: attention masks the tokens of other rows, "
-        "it does not skip them. Needs `sdpa` or `eager` and layers that see all tokens before; the mask is of all tokens of a group "
-        "by all.",
+        description="Tokens with which all rows of a group begin go through the model once, the rest of each row "
+        "behind them. Pays while a group has few tokens for the width of the model: attention masks the tokens of "
+        "other rows, it does not skip them. Needs `sdpa` or `eager` and layers that see all tokens before; the mask is "
+        "of all tokens of a group by all.",
     )
 
     @model_validator(mode="after")
