@@ -76,5 +76,9 @@ class WeightSync(ABC):
             WeightSyncError: A receiver refused or did not answer within ``timeout`` seconds.
         """
 
+    def newest(self) -> Publication | None:
+        """What an engine that starts late must take before it serves; ``None`` where the carrier keeps nothing."""
+        return None
+
     async def close(self) -> None:
         """Gives back what the carrier holds."""

@@ -10,12 +10,17 @@ from typing import Any
 from relax_core.api.errors import ConfigError, RelaxError
 from relax_core.checkpoint.run_directory import CONFIG, RunDirectory, default_run_name
 from relax_core.checkpoint.store import Checkpoint, CheckpointStore
+from relax_core.config.checks import check_runtime
+from relax_core.config.document import read_document
 from relax_core.config.load import RunConfig, load_run
-from relax_core.config.problems import dotted
+from relax_core.config.problems import Problems, dotted
 from relax_core.config.redact import redacted, redactions
 from relax_core.config.suggest import suggestion
 
-RUNTIMES = ("local",)
+RUNTIMES = ("local", "serve")
+ACROSS_PROCESSES = {"transport": "ray", "weight_sync": "disk"}
+"""What `serve` takes where nothing is selected: the defaults of the sections stay within one process."""
+
 RUNS = Path("runs")
 """Where runs are kept when nothing else is said."""
 
@@ -32,7 +37,7 @@ def launch(
         file: YAML file of the run.
         overrides: ``key=value`` each.
         base: Settings of a run without a file.
-        runtime: ``local``.
+        runtime: ``local`` or ``serve``.
         resume: Name of the run to continue, with its stored configuration unless ``file`` gives another.
 
     Raises:
@@ -42,9 +47,12 @@ def launch(
         raise ConfigError(f"--runtime: there is no {runtime!r}{suggestion(runtime, RUNTIMES)}")
     # Read when the libraries load: threads that spin while they wait would take the cores from those that work.
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
-    config, run, checkpoint = _new(file, overrides, base) if resume is None else _resumed(file, overrides, resume)
+    if resume is None:
+        config, run, checkpoint = _new(file, [*_defaults(file, base, runtime), *overrides], base, runtime)
+    else:
+        config, run, checkpoint = _resumed(file, overrides, resume, runtime)
     try:
-        summary = _run(config, run, checkpoint)
+        summary = _run(config, run, checkpoint, runtime)
     except RelaxError:
         if not run.started:
             run.discard()
@@ -57,13 +65,17 @@ def launch(
     print(json.dumps(summary, indent=2))
 
 
-def _run(config: RunConfig, run: RunDirectory, checkpoint: Checkpoint | None) -> Mapping[str, Any]:
+def _run(config: RunConfig, run: RunDirectory, checkpoint: Checkpoint | None, runtime: str) -> Mapping[str, Any]:
     # Only now, when the configuration is right: these import torch and transformers.
     from transformers.utils import logging as transformers_logging
 
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    if runtime == "serve":
+        from relax_core.runtimes.serve.run import run_serve
+
+        return run_serve(config, run, checkpoint)
     from relax_core.runtimes.local import run_local
 
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     return run_local(config, run, checkpoint)
 
 
@@ -75,10 +87,27 @@ def _way_on(config: RunConfig, run: RunDirectory) -> str:
     return f"; go on with: relax train --resume {run.run_id}" + ("" if runs_dir == RUNS else f" --runs-dir {runs_dir}")
 
 
-def _new(
-    file: Path | None, overrides: Sequence[str], base: Mapping[str, Any] | None
-) -> tuple[RunConfig, RunDirectory, None]:
+def _defaults(file: Path | None, base: Mapping[str, Any] | None, runtime: str) -> list[str]:
+    """Overrides that select components for the runtime, where the configuration selects none."""
+    if runtime != "serve":
+        return []
+    document = base if file is None else read_document(file)
+    return [f"{section}={name}" for section, name in ACROSS_PROCESSES.items() if section not in (document or {})]
+
+
+def _load(file: Path | None, overrides: Sequence[str], base: Mapping[str, Any] | None, runtime: str) -> RunConfig:
     config = load_run(file, overrides, base)
+    problems = Problems(config.source, config.resolved())
+    for key, text in check_runtime(config, runtime):
+        problems.add(key, text)
+    problems.raise_if_any()
+    return config
+
+
+def _new(
+    file: Path | None, overrides: Sequence[str], base: Mapping[str, Any] | None, runtime: str
+) -> tuple[RunConfig, RunDirectory, None]:
+    config = _load(file, overrides, base, runtime)
     name = config.run.name or default_run_name(config.run.runs_dir, file or Path("run"))
     return config, RunDirectory.create(config.run.runs_dir, name, redacted(config.resolved()), config.run.seed), None
 
@@ -90,7 +119,9 @@ def _refuse_redactions(config: RunConfig) -> None:
         raise ConfigError(f"--resume: {place} is not stored, since it looks secret; give --set {place}=... or the file")
 
 
-def _resumed(file: Path | None, overrides: Sequence[str], name: str) -> tuple[RunConfig, RunDirectory, Checkpoint]:
+def _resumed(
+    file: Path | None, overrides: Sequence[str], name: str, runtime: str
+) -> tuple[RunConfig, RunDirectory, Checkpoint]:
     """The run's stored configuration, or the file's, with overrides, and its newest whole checkpoint."""
     settings = [*overrides, f"name={json.dumps(name)}"]
     is_stored = file is None
@@ -98,7 +129,7 @@ def _resumed(file: Path | None, overrides: Sequence[str], name: str) -> tuple[Ru
         runs_dir = next((Path(item.partition("=")[2]) for item in overrides if item.startswith("runs_dir=")), RUNS)
         file = RunDirectory.find(runs_dir, name).path / CONFIG
         settings.append(f"runs_dir={runs_dir}")
-    config = load_run(file, settings)
+    config = _load(file, [*_defaults(file, None, runtime), *settings], None, runtime)
     if is_stored:
         _refuse_redactions(config)
     runs_dir = config.run.runs_dir

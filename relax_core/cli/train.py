@@ -17,7 +17,9 @@ def train(
     file: File = None,
     name: Annotated[str | None, typer.Option(help="Name of the run's folder.")] = None,
     runs_dir: Annotated[Path | None, typer.Option(help="Where runs are kept.")] = None,
-    runtime: Annotated[str, typer.Option(help="local: all roles in this process.")] = "local",
+    runtime: Annotated[
+        str, typer.Option(help="local: all roles in this process. serve: roles on Ray Serve.")
+    ] = "local",
     resume: Annotated[str | None, typer.Option(help="Continue the run of this name.", metavar="RUN")] = None,
     overrides: Set = None,
     model: Model = None,

@@ -36,6 +36,20 @@ def check(config: RunConfig) -> Iterator[Finding]:
         yield from _check_schedule(config.warmup_trainer)
 
 
+def check_runtime(config: RunConfig, runtime: str) -> Iterator[Finding]:
+    """What a runtime asks of the components, and of the settings that are its own."""
+    for selected in (config.transport, config.weight_sync):
+        able = getattr(selected.config, "runtimes", ("local",))
+        if runtime not in able:
+            yield (
+                (selected.section, "name"),
+                f"{selected.name} works with --runtime {' and '.join(able)}, not {runtime}",
+            )
+    if runtime != "serve":
+        for place, value in {("serve", key): value for key, value in _changed(config.run.serve).items()}.items():
+            yield place, f"{show(value, place)} would be ignored: the runtime is {runtime}; use --runtime serve"
+
+
 def requirements_of(algorithm: Selected) -> Requirements:
     """What a selected algorithm asks of the plan."""
     assert isinstance(algorithm.config, AlgorithmConfig), "selection has checked the class"

@@ -104,6 +104,21 @@ class TimeoutConfig(Config):
     weight_sync: float = Field(600.0, gt=0, description="One publication to all engines.")
 
 
+class ServeConfig(Config):
+    """The runtime `serve`; ignored by no other: without `--runtime serve` the section is refused."""
+
+    actor_ranks: int = Field(2, ge=1, description="Data-parallel ranks of the trainer.")
+    restarts: int = Field(3, ge=0, description="Deaths of one front, or of the engine, that a run survives.")
+    rank_timeout: float = Field(60.0, gt=0, description="Seconds in which a rank must answer whether it is there.")
+    start_timeout: float = Field(600.0, gt=0, description="Seconds in which a rank must have loaded its model.")
+    step_timeout: float = Field(
+        3600.0, gt=0, description="Seconds in which a front must have done one step of its role."
+    )
+    object_store_bytes: int = Field(
+        268435456, ge=78643200, description="Size of Ray's object store, in a cluster that the run starts itself."
+    )
+
+
 class RunSections(Config):
     """Everything of a run that is not a component."""
 
@@ -131,3 +146,4 @@ class RunSections(Config):
     checkpoint: CheckpointConfig = CheckpointConfig()
     probe: ProbeConfig = ProbeConfig()
     timeouts: TimeoutConfig = TimeoutConfig()
+    serve: ServeConfig = ServeConfig()

@@ -1,4 +1,4 @@
-"""How many updates a run makes."""
+"""How many updates a run makes, and what happens in between."""
 
 from relax_core.config.run import RunSections
 
@@ -10,3 +10,8 @@ def main_updates(run: RunSections, tasks: int) -> int:
     assert run.epochs is not None
     batches = -(-tasks * run.epochs // run.batch.tasks)
     return batches * run.batch.updates_per_batch * run.batch.epochs_per_batch
+
+
+def crossed(every: int, before: int, now: int) -> bool:
+    """Whether an interval ended between two counts of updates; never where it is 0."""
+    return bool(every) and now // every > before // every

@@ -10,8 +10,9 @@ from relax_core.api.trainer import Trainer
 from relax_core.checkpoint.run_directory import RunDirectory
 from relax_core.checkpoint.store import Checkpoint
 from relax_core.config.load import RunConfig
+from relax_core.runtimes.length import crossed
 from relax_core.runtimes.record import StageFacts
-from relax_core.runtimes.run import WARM_START, Run, crossed
+from relax_core.runtimes.run import WARM_START, Run
 from relax_core.runtimes.session import open_session
 from relax_core.runtimes.stage import Stage
 
@@ -42,6 +43,7 @@ class LocalRun(Run):
 
     async def _stages(self, path: Path) -> None:
         async with open_session(self.builder, path, self.plan, self.dataset) as self.session:
+            self.evaluator = self.session.evaluator
             await self._train(await self._warm_up(path))
 
     async def _train(self, path: Path) -> None:
@@ -97,7 +99,7 @@ class LocalRun(Run):
 
     async def _evaluate_trained(self, stage: Stage, trainer: Trainer) -> float | None:
         """Supervised stages publish only when somebody is going to look."""
-        if self.session.evaluator is not None and stage.rollout is None:
+        if self.evaluator is not None and stage.rollout is None:
             await self.session.publisher.publish(trainer)
         return await self._evaluate("eval", stage.actor.updates)
 

@@ -27,6 +27,7 @@ from relax_core.dataflow.plan import Plan, derive_plan, warmup_batch
 from relax_core.dataflow.seeds import derive_seed
 from relax_core.metrics.clock import CpuClock, peak_memory_mb
 from relax_core.metrics.hub import MetricHub
+from relax_core.roles.evaluator import Evaluator
 from relax_core.runtimes.components import Builder, sampling_parameters
 from relax_core.runtimes.device import resolve_device
 from relax_core.runtimes.length import main_updates
@@ -50,6 +51,7 @@ class Run(ABC):
 
     runtime: ClassVar[str]
     session: Session
+    evaluator: Evaluator | None = None
 
     def __init__(self, config: RunConfig, directory: RunDirectory, checkpoint: Checkpoint | None) -> None:
         self.config = config
@@ -194,10 +196,10 @@ class Run(ABC):
 
     async def _evaluate(self, stream: str, update: int) -> float | None:
         """A failing evaluation is told and counted, and training goes on."""
-        if self.session.evaluator is None:
+        if self.evaluator is None:
             return None
         try:
-            evaluation = await self.session.evaluator.evaluate()
+            evaluation = await self.evaluator.evaluate()
         except RelaxError as error:
             self.hub.count("eval/error")
             self.hub.event("eval_failed", str(error))
@@ -234,11 +236,6 @@ class Run(ABC):
         if facts is not None or self.checkpoint is None:
             self.directory.write_summary(summary)
         return summary
-
-
-def crossed(every: int, before: int, now: int) -> bool:
-    """Whether an interval ended between two counts of updates; never where it is 0."""
-    return bool(every) and now // every > before // every
 
 
 async def _nothing() -> None:

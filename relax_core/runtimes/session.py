@@ -52,19 +52,21 @@ async def open_session(builder: Builder, path: Path, plan: Plan, dataset: Datase
         stack.push_async_callback(sync.close)
         engines = [engine] if engine is not None else []
         timeout, every = config.run.timeouts.weight_sync, max(config.run.probe.every, 1)
-        probe = _probe(config, codec, dataset)
+        probe = make_probe(config, codec, dataset)
         publisher = Publisher(engines, sync, timeout, builder.context.count, probe, every)
-        scorer = await _scorer(builder, config.rewards, stack)
+        scorer = await start_scorer(builder, config.rewards, stack)
         evaluator = None
         if config.eval_dataset is not None and engine is not None:
-            own = None if config.eval_rewards == config.rewards else await _scorer(builder, config.eval_rewards, stack)
+            same = config.eval_rewards == config.rewards
+            own = None if same else await start_scorer(builder, config.eval_rewards, stack)
             judge = own or scorer
             assert judge is not None
-            evaluator = _evaluator(builder, config.eval_dataset, engine, codec, judge)
+            evaluator = make_evaluator(builder, config.eval_dataset, engine, codec, judge)
         yield Session(codec, publisher, engine, scorer, evaluator)
 
 
-async def _scorer(builder: Builder, rewards: tuple[Selected, ...], stack: AsyncExitStack) -> Scorer | None:
+async def start_scorer(builder: Builder, rewards: tuple[Selected, ...], stack: AsyncExitStack) -> Scorer | None:
+    """Some rewards as one, closed with the stack; ``None`` for none."""
     if not rewards:
         return None
     scorer = builder.scorer(rewards)
@@ -73,7 +75,10 @@ async def _scorer(builder: Builder, rewards: tuple[Selected, ...], stack: AsyncE
     return scorer
 
 
-def _evaluator(builder: Builder, selected: Selected, engine: Engine, codec: PromptCodec, scorer: Scorer) -> Evaluator:
+def make_evaluator(
+    builder: Builder, selected: Selected, engine: Engine, codec: PromptCodec, scorer: Scorer
+) -> Evaluator:
+    """The evaluator of a run on its held-out tasks."""
     run = builder.config.run
     assert run.eval is not None
     return Evaluator(
@@ -89,7 +94,8 @@ def _evaluator(builder: Builder, selected: Selected, engine: Engine, codec: Prom
     )
 
 
-def _probe(config: RunConfig, codec: PromptCodec, dataset: Dataset) -> Probe | None:
+def make_probe(config: RunConfig, codec: PromptCodec, dataset: Dataset) -> Probe | None:
+    """The run's mismatch probe; ``None`` where it is switched off."""
     run = config.run
     if not run.probe.every:
         return None

@@ -66,7 +66,7 @@ async def test_a_late_engine_reads_the_newest_publication_and_no_other_is_kept(
         await sync.send(publication_of(perturbed(tiny_model_path, version), version), [first], 60)
     assert [path.name for path in sync.directory.iterdir()] == ["version-00000002"]
     stored = pickle.loads(pickle.dumps(sync.newest()))
-    acknowledgement = await late.update(stored.manifest(), stored)
+    acknowledgement = await late.update(stored.manifest, stored.buckets)
     assert (acknowledgement.version, (await late.health()).version) == (2, 2)
     await sync.close()
     assert not list(tmp_path.iterdir())

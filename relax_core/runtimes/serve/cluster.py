@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import ray
 from ray import serve
@@ -40,7 +41,7 @@ def cluster(object_store_bytes: int) -> Iterator[None]:
 
 
 def _connect(folder: str, object_store_bytes: int) -> None:
-    quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     if "RAY_ADDRESS" in os.environ:
         ray.init(**quiet)
         return

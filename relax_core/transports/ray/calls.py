@@ -55,11 +55,10 @@ async def acall(actor: ActorHandle, method: str, *arguments: Any, timeout: float
         raise _known(error, method, timeout) from error
 
 
-def gather(actors: Sequence[ActorHandle], method: str, *arguments: Any, timeout: float) -> list[Any]:
-    """The results of the same call to several actors, made at once."""
-    references = [getattr(actor, method).remote(*arguments) for actor in actors]
+def gather(pending: Sequence[Any], method: str, timeout: float) -> list[Any]:
+    """The results of calls that were made at once; errors as of :func:`call`."""
     try:
-        results: list[Any] = ray.get(references, timeout=timeout)
+        results: list[Any] = ray.get(list(pending), timeout=timeout)
     except (RayError, OSError) as error:
         raise _known(error, method, timeout) from error
     return results
@@ -73,7 +72,9 @@ def _known(error: Exception, method: str, timeout: float) -> RelaxError:
     if isinstance(error, GetTimeoutError):
         return _late(method, timeout)
     if isinstance(error, RayActorError):
-        return ActorLost(f"{method}: the actor is dead: {_first_line(error)}")
+        # A constructor that raised is told with its whole traceback; the last line says what was wrong.
+        lines = str(error).strip().splitlines()
+        return ActorLost(f"{method}: the actor is dead: {lines[-1] if 'Traceback' in str(error) else lines[0]}")
     if isinstance(error, RayTaskError) and isinstance(error.cause, RelaxError):
         return error.cause
     cause = error.cause if isinstance(error, RayTaskError) else error

@@ -42,7 +42,8 @@ class RayTransport(Transport):
     def open(self, columns: Sequence[ColumnSpec], consumers: Sequence[Consumer]) -> None:
         if self._server is None:
             options = {"name": SERVER, "namespace": self._run_id, "num_cpus": 0, "max_concurrency": THREADS}
-            self._server = ray.remote(MemoryTransport).options(**options).remote(self._config)
+            server: Any = ray.remote(MemoryTransport)
+            self._server = server.options(**options).remote(self._config)
         self._call("open", columns, consumers)
 
     def append(

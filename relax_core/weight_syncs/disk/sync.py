@@ -9,7 +9,7 @@ from relax_core.api.context import Context
 from relax_core.api.engine import Engine
 from relax_core.api.weights import Acknowledgement, Publication, WeightSync
 from relax_core.weight_syncs.disk.config import DiskWeightSyncConfig
-from relax_core.weight_syncs.disk.publications import StoredPublication, newest, remove_below, store
+from relax_core.weight_syncs.disk.publications import newest, remove_below, store
 from relax_core.weights.exchange import exchange
 
 
@@ -30,9 +30,9 @@ class DiskWeightSync(WeightSync):
         await asyncio.to_thread(remove_below, self.directory, stored.version)
         return acknowledgements
 
-    def newest(self) -> StoredPublication | None:
-        """What an engine must have before it serves; ``None`` before the first publication."""
-        return newest(self.directory)
+    def newest(self) -> Publication | None:
+        stored = newest(self.directory)
+        return None if stored is None else Publication(stored.manifest(), stored)
 
     async def close(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -1,0 +1,106 @@
+"""A front: the Serve replica in which a role's loop runs. It holds no model; killed, it is replaced and goes on."""
+
+import asyncio
+import threading
+import time
+from typing import Any, Protocol, runtime_checkable
+
+from relax_core.api.errors import RelaxError
+from relax_core.roles.role import Progress
+from relax_core.runtimes.serve.assignment import Assignment
+from relax_core.runtimes.serve.proxies import StateClient
+from relax_core.runtimes.serve.roles import FRONTS, Surroundings, build_roles
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A role that generates."""
+
+    generated_tokens: int
+    seconds: float
+
+
+class ProgressStamp:
+    """What a loop does now, and by when it said it would be done. Written by one thread, read by another."""
+
+    def __init__(self) -> None:
+        self._operation, self._deadline, self._steps = "starting", float("inf"), 0
+
+    def begin(self, operation: str, seconds: float) -> None:
+        """The loop begins something that takes at most so long."""
+        self._operation, self._deadline, self._steps = operation, time.monotonic() + seconds, self._steps + 1
+
+    def end(self, operation: str) -> None:
+        """The loop has ended, well or not."""
+        self._operation, self._deadline = operation, float("inf")
+
+    def late(self) -> str | None:
+        """What hangs, if the deadline has passed."""
+        over = time.monotonic() - self._deadline
+        return f"{self._operation} is {over:.0f} s beyond its deadline" if over > 0 else None
+
+    def describe(self) -> dict[str, Any]:
+        """For people."""
+        return {"operation": self._operation, "steps": self._steps, "late": self.late()}
+
+
+class Front:
+    """Runs the loop of its roles in a thread of its own; Serve's event loop only answers whether it goes on.
+
+    Args:
+        run_id: Name of the run; everything else is written down in its state.
+        front: Which one: a key of :data:`relax_core.runtimes.serve.roles.FRONTS`.
+    """
+
+    def __init__(self, run_id: str, front: str) -> None:
+        self._run_id = run_id
+        self._front = front
+        self._stamp = ProgressStamp()
+        threading.Thread(target=self._run, name=front, daemon=True).start()
+
+    async def check_health(self) -> None:
+        """Raises when the loop hangs: Serve then replaces the replica."""
+        late = self._stamp.late()
+        if late is not None:
+            raise RelaxError(f"{self._front}: {late}")
+
+    async def status(self) -> dict[str, Any]:
+        """What the loop does, for people."""
+        return {"front": self._front, **self._stamp.describe()}
+
+    def _run(self) -> None:
+        """The thread: whatever ends the loop is told to the controller, which ends the run."""
+        state = None
+        try:
+            state = StateClient(self._run_id)
+            asyncio.run(self._loop(state))
+        except RelaxError as error:
+            self._stamp.end(f"failed: {error}")
+            if state is not None:
+                state("failed", error)
+        except Exception as error:
+            self._stamp.end(f"failed: {error}")
+            if state is not None:
+                state("failed", RelaxError(f"{self._front}: {type(error).__name__}: {error}"))
+
+    async def _loop(self, state: StateClient) -> None:
+        life: int = state("started", self._front)
+        assignment: Assignment = state("assignment")
+        transport = assignment.transport(state.count)
+        # Whoever held leases of these roles before was this front, and is dead.
+        for consumer in assignment.plan.consumers:
+            if consumer.name in FRONTS[self._front]:
+                transport.reclaim(consumer.name)
+        roles = await build_roles(self._front, Surroundings(assignment, state, transport))
+        seconds = assignment.config.run.serve.step_timeout
+        ended: set[str] = set()
+        while len(ended) < len(roles):
+            for role in roles:
+                self._stamp.begin(f"a step of {role.name}", seconds)
+                progress = await role.step()
+                if progress is Progress.DONE:
+                    ended.add(role.name)
+                if progress is Progress.WORKED and isinstance(role, Measured):
+                    state("rolled_out", life, role.generated_tokens, role.seconds)
+        self._stamp.end("the stream has ended")
+        state("ended", self._front)

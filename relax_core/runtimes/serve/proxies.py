@@ -1,0 +1,118 @@
+"""The collaborators of a role that lives in a front: the state of the run, from afar."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from relax_core.roles.source import IssuedTask
+from relax_core.runtimes.serve.assignment import STATE
+from relax_core.transports.ray.calls import CALL_SECONDS, call, find_actor
+
+
+class StateClient:
+    """Calls to the state of a run, from any thread.
+
+    Args:
+        run_id: Name of the run.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self.actor = find_actor(STATE, run_id)
+
+    def __call__(self, method: str, *arguments: Any, wait: float = 0.0) -> Any:
+        """The result of a method of :class:`relax_core.runtimes.serve.state.StateActor`."""
+        return call(self.actor, method, *arguments, timeout=wait + CALL_SECONDS)
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Adds to a counter of the run."""
+        self("tell", "count", name, amount)
+
+
+class RemoteSource:
+    """See :class:`relax_core.roles.source.Source`.
+
+    Args:
+        state: The state of the run.
+        patience: Seconds to wait for tasks that may start.
+    """
+
+    def __init__(self, state: StateClient, patience: float) -> None:
+        self._state = state
+        self._patience = patience
+        self.exhausted = False
+
+    def admitted(self) -> list[IssuedTask]:
+        tasks: list[IssuedTask]
+        tasks, self.exhausted = self._state("admitted", self._patience, wait=self._patience)
+        return tasks
+
+    def unfinished(self) -> list[IssuedTask]:
+        tasks: list[IssuedTask] = self._state("unfinished")
+        return tasks
+
+    def finished(self, group: int) -> None:
+        self._state("finished", group)
+
+
+class RemoteLedger:
+    """See :class:`relax_core.dataflow.ledger.Ledger`."""
+
+    def __init__(self, state: StateClient) -> None:
+        self._state = state
+
+    def generated(self, group: int, rows: int, tokens: int, versions: Sequence[int]) -> None:
+        self._state("generated", group, rows, tokens, versions)
+
+    def dropped(self, group: int, reason: str) -> None:
+        self._state("dropped", group, reason)
+
+    def counts(self) -> dict[str, int]:
+        counts: dict[str, int] = self._state("counts")
+        return counts
+
+
+class RemoteReporter:
+    """See :class:`relax_core.metrics.hub.MetricHub`."""
+
+    def __init__(self, state: StateClient) -> None:
+        self._state = state
+
+    def write(self, stream: str, step: int, metrics: Mapping[str, float]) -> None:
+        self._state("tell", "write", stream, step, metrics)
+
+    def text(self, stream: str, step: int, name: str, value: str) -> None:
+        self._state("tell", "text", stream, step, name, value)
+
+    def count(self, name: str, amount: int = 1) -> None:
+        self._state.count(name, amount)
+
+
+class RemoteBatches:
+    """See :class:`relax_core.roles.batches.BatchLog`."""
+
+    def __init__(self, state: StateClient) -> None:
+        self._state = state
+
+    @property
+    def begun(self) -> tuple[int, ...]:
+        groups: tuple[int, ...] = self._state("batches")[0]
+        return groups
+
+    @property
+    def finished(self) -> tuple[int, ...]:
+        groups: tuple[int, ...] = self._state("batches")[1]
+        return groups
+
+    @property
+    def counters(self) -> Mapping[str, int | float]:
+        """The actor's, at whichever came last of begin and finish."""
+        counters: Mapping[str, int | float] = self._state("batches")[2]
+        return counters
+
+    def begin(self, groups: Sequence[int], counters: Mapping[str, int | float]) -> None:
+        self._state("begin", groups, counters)
+
+    def finish(self, counters: Mapping[str, int | float]) -> None:
+        self._state("finish", counters)
+
+    def dropped(self, group: int, reason: str) -> None:
+        self._state("dropped", group, reason)

@@ -1,0 +1,39 @@
+"""The trainer's ranks as a front sees them. Imports no torch."""
+
+from collections.abc import Mapping
+
+from relax_core.api.columns import ColumnSpec
+from relax_core.api.trainer import Sums
+from relax_core.api.transport import Lease
+from relax_core.dataflow.batching import UpdatePlan
+from relax_core.roles.ranks import Ranks
+from relax_core.runtimes.serve.assignment import Assignment, trainer_name
+from relax_core.transports.ray.calls import acall, call, find_actor
+
+
+class RemoteRanks(Ranks):
+    """Calls the first rank, which calls the others.
+
+    Args:
+        assignment: What the run does.
+    """
+
+    def __init__(self, assignment: Assignment) -> None:
+        serve = assignment.config.run.serve
+        self.size = serve.actor_ranks
+        self._timeout = serve.step_timeout
+        self._leader = find_actor(trainer_name(0), assignment.run_id)
+        self.prefers_groups = call(self._leader, "prefers_groups")
+
+    async def train(self, lease: Lease, update: UpdatePlan, number: int) -> tuple[Sums, Mapping[str, float]]:
+        result: tuple[Sums, Mapping[str, float]]
+        result = await acall(self._leader, "train", lease, update, number, timeout=self._timeout)
+        return result
+
+    async def forward(self, lease: Lease, update: UpdatePlan, column: ColumnSpec, version: int) -> None:
+        await acall(self._leader, "forward_all", lease, update, column, version, timeout=self._timeout)
+
+    async def publish(self) -> tuple[int, float]:
+        """Publishes what was trained since the last time; returns the version and the probe's gap."""
+        result: tuple[int, float] = await acall(self._leader, "publish", timeout=self._timeout)
+        return result

@@ -1,0 +1,202 @@
+"""The serve runtime: this process controls the run; fronts run its roles, ranks hold its models."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from relax_core.api.errors import ConfigError, DeadlineExceeded, RelaxError
+from relax_core.checkpoint.run_directory import RunDirectory
+from relax_core.checkpoint.store import Checkpoint
+from relax_core.config.load import RunConfig
+from relax_core.roles.evaluator import Evaluator
+from relax_core.runtimes.components import check_capabilities
+from relax_core.runtimes.length import crossed
+from relax_core.runtimes.record import StageFacts
+from relax_core.runtimes.run import Run
+from relax_core.runtimes.serve.assignment import Assignment
+from relax_core.runtimes.serve.cluster import cluster
+from relax_core.runtimes.serve.engine import RemoteEngine
+from relax_core.runtimes.serve.proxies import StateClient
+from relax_core.runtimes.serve.roles import FRONTS
+from relax_core.runtimes.serve.state import Record
+from relax_core.runtimes.serve.supervisor import Supervisor
+from relax_core.runtimes.session import make_evaluator, make_probe, open_session, start_scorer
+from relax_core.transports.ray.calls import acall
+
+LISTEN = 1.0
+"""Seconds that the controller waits for news in one call."""
+
+
+def run_serve(config: RunConfig, directory: RunDirectory, checkpoint: Checkpoint | None = None) -> Mapping[str, Any]:
+    """Runs a configuration to its end on Ray Serve and returns the summary.
+
+    Args:
+        config: What to do.
+        directory: The run's folder.
+        checkpoint: Continue from here.
+
+    Raises:
+        RelaxError: With the exit code of its kind.
+    """
+    return asyncio.run(ServeRun(config, directory, checkpoint).run())
+
+
+class ServeRun(Run):
+    """The controller of a run. Sinks, evaluations, checkpoints and the summary are its own."""
+
+    runtime = "serve"
+
+    def __init__(self, config: RunConfig, directory: RunDirectory, checkpoint: Checkpoint | None) -> None:
+        super().__init__(config, directory, checkpoint)
+        self._supervisor: Supervisor | None = None
+        self._state: StateClient | None = None
+        self._last: StageFacts | None = None
+        planned = {role.name for role in self.plan.roles}
+        if unknown := sorted(planned - {"source"} - {name for names in FRONTS.values() for name in names}):
+            raise ConfigError(f"{config.source}: --runtime serve does not run the role {unknown[0]!r}; use local")
+
+    async def _stages(self, path: Path) -> None:
+        version = 0
+        if self.checkpoint is not None:
+            version = self.checkpoint.state["version"]
+        elif self.config.warmup_algorithm is not None:
+            async with open_session(self.builder, path, self.plan, self.dataset) as self.session:
+                self.evaluator = self.session.evaluator
+                path = await self._warm_up(path)
+                version = self.session.publisher.version
+        with cluster(self.config.run.serve.object_store_bytes):
+            async with AsyncExitStack() as stack:
+                await self._train(path, version, stack)
+
+    async def _train(self, path: Path, version: int, stack: AsyncExitStack) -> None:
+        assignment = Assignment(
+            self.config,
+            self.plan,
+            self.directory.run_id,
+            self.directory.path.resolve(),
+            self.context.device,
+            path.resolve(),
+            self.updates,
+        )
+        self._supervisor = supervisor = Supervisor(assignment)
+        stack.callback(supervisor.stop)
+        stack.push_async_callback(self._remember)
+        self._state = state = supervisor.start_state()
+        if self.checkpoint is not None:
+            state("restore", self.checkpoint.state["stage"])
+            self.record.restore(self.checkpoint.state["record"])
+        transport = assignment.transport(self._count)
+        transport.open(self.plan.columns, self.plan.consumers)
+        codec = self.builder.codec(path)
+        probe = make_probe(self.config, codec, self.dataset)
+        policy = None if self.checkpoint is None else self.checkpoint.policy.resolve()
+        capabilities = await supervisor.start_ranks(policy, version, probe)
+        sync = self.config.weight_sync.build(assignment.context(self._count))
+        stack.push_async_callback(sync.close)
+        state("published", *await supervisor.publish())
+        engine = RemoteEngine(assignment, state, capabilities)
+        check_capabilities(engine, self.plan, self.config)
+        self.evaluator = await self._evaluator(engine, path, stack)
+        if self.checkpoint is None:
+            self.record.evaluated(await self._evaluate("eval", 0), 0)
+        await asyncio.to_thread(supervisor.start_fronts)
+        await _first(self._follow(state, transport.depth), supervisor.watch())
+        update = int(self._look(state).counters["updates"])
+        self.record.evaluated(await self._evaluate("eval", update), update)
+        self._save(state)
+
+    async def _evaluator(self, engine: RemoteEngine, path: Path, stack: AsyncExitStack) -> Evaluator | None:
+        if self.config.eval_dataset is None:
+            return None
+        scorer = await start_scorer(self.builder, self.config.eval_rewards, stack)
+        assert scorer is not None
+        return make_evaluator(self.builder, self.config.eval_dataset, engine, self.builder.codec(path), scorer)
+
+    async def _follow(self, state: StateClient, depth: Callable[[], Mapping[str, int]]) -> None:
+        """Hears what fronts and ranks tell, until the last batch is trained.
+
+        Raises:
+            RelaxError: Somebody cannot go on.
+            DeadlineExceeded: Nobody has told anything for longer than any step may take.
+        """
+        timeouts = self.config.run.timeouts
+        patience = timeouts.generation + timeouts.weight_sync + self.config.run.serve.start_timeout
+        heard = time.monotonic()
+        while True:
+            records: list[Record] = await acall(state.actor, "drain", LISTEN)
+            for kind, arguments in records:
+                if kind == "done":
+                    return
+                await self._hear(kind, arguments, state)
+            if records:
+                heard = time.monotonic()
+            if time.monotonic() - heard > patience:
+                raise DeadlineExceeded(
+                    f"nothing has moved for {patience:g} s: transport {dict(depth())}; {state('counts')}"
+                )
+
+    async def _hear(self, kind: str, arguments: tuple[Any, ...], state: StateClient) -> None:
+        if kind == "failed":
+            raise arguments[0]
+        if kind == "batch":
+            update, held = arguments
+            await self._after_batch(update, held, state)
+        elif kind == "report":
+            self._report("train", *arguments)
+        else:
+            hub: Mapping[str, Callable[..., None]] = {
+                "write": self.hub.write,
+                "text": self.hub.text,
+                "event": self.hub.event,
+                "count": self.hub.count,
+            }
+            hub[kind](*arguments)
+
+    async def _after_batch(self, update: int, held: bool, state: StateClient) -> None:
+        """Evaluation and checkpoint, while the source is held: the numbers belong to this version."""
+        if not held:
+            return
+        run = self.config.run
+        before = update - self.plan.updates_per_batch
+        if run.eval is not None and crossed(run.eval.every, before, update):
+            self.record.evaluated(await self._evaluate("eval", update), update)
+        if crossed(run.checkpoint.every, before, update):
+            self._save(state)
+        state("go_on")
+
+    def _save(self, state: StateClient) -> None:
+        facts = self._look(state)
+        self._write_checkpoint(int(facts.counters["updates"]), state("version"), state("checkpoint"), facts)
+
+    def _save_policy(self, directory: Path) -> None:
+        assert self._supervisor is not None
+        self._supervisor.save(directory.resolve())
+
+    def _look(self, state: StateClient) -> StageFacts:
+        self._last = facts = state("facts")
+        return facts
+
+    async def _remember(self) -> None:
+        """The last look at the state, before it ends with the run; a state that is gone keeps it from nothing."""
+        if self._state is not None:
+            with suppress(RelaxError):
+                self._look(self._state)
+
+    def _facts(self) -> StageFacts | None:
+        return self._last
+
+
+async def _first(work: Coroutine[Any, Any, None], watch: Coroutine[Any, Any, None]) -> None:
+    """Does the work while something is watched; whatever either raises ends both."""
+    tasks = [asyncio.create_task(work), asyncio.create_task(watch)]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,299 @@
+"""The state of a run that no front may take with it: tasks, ledger, batches, version, and what is told to people."""
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from relax_core.api.errors import RelaxError, TrainingError
+from relax_core.checkpoint.run_directory import LEDGER, RunDirectory
+from relax_core.dataflow.ledger import Ledger
+from relax_core.dataflow.staleness import Admission
+from relax_core.roles.batches import BatchLog
+from relax_core.roles.source import IssuedTask, Source
+from relax_core.runtimes.length import crossed
+from relax_core.runtimes.record import StageFacts
+from relax_core.runtimes.serve.assignment import Assignment
+
+
+class Record(NamedTuple):
+    """Something the controller must hear: ``write``, ``text``, ``event``, ``count``, ``report``, ``batch``, ``lost``,
+    ``failed`` or ``done``."""
+
+    kind: str
+    arguments: tuple[Any, ...] = ()
+
+
+class RunState:
+    """Everything is one small step under one lock: a caller that dies has made it, or not.
+
+    Steps that a front repeats, because it died before it heard of the first time, change nothing the second time.
+
+    Args:
+        source: Tasks.
+        ledger: What became of them.
+        updates: After so many no task is issued any more.
+        pause: Whether the source is held after a batch, by the counts of updates before and after it: evaluation and
+            checkpoint then belong to this version.
+        max_dropped_in_row: Dropped groups without a trained one between them that end the run.
+        restarts: How often a front may start anew.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        ledger: Ledger,
+        updates: int,
+        pause: Callable[[int, int], bool],
+        max_dropped_in_row: int,
+        restarts: int,
+    ) -> None:
+        self._source = source
+        self._ledger = ledger
+        self._batches = BatchLog(ledger)
+        self._updates = updates
+        self._pause = pause
+        self._max_dropped_in_row = max_dropped_in_row
+        self._restarts = restarts
+        self._changed = threading.Condition(threading.RLock())
+        self._records: deque[Record] = deque()
+        self._held = self._over = False
+        self._dropped: set[int] = set()
+        self._reported = 0
+        self._version, self._probe_gap = 0, 0.0
+        self._starts: Counter[str] = Counter()
+        self._lives: dict[str, int] = {}
+        self._rollouts: dict[int, tuple[int, float]] = {}
+
+    # Tasks.
+
+    def admitted(self, timeout: float) -> tuple[list[IssuedTask], bool]:
+        """Tasks that may start now, after at most ``timeout`` seconds, and whether there will never be more."""
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while True:
+                tasks = [] if self._held or self._over else self._source.admitted()
+                over = self._over or self._source.exhausted
+                remaining = deadline - time.monotonic()
+                if tasks or over or remaining <= 0:
+                    return tasks, over
+                self._changed.wait(remaining)
+
+    def unfinished(self) -> list[IssuedTask]:
+        """Tasks that a front which is gone had not finished."""
+        with self._changed:
+            return self._source.unfinished()
+
+    def finished(self, group: int) -> None:
+        """The group is in the transport, or dropped."""
+        with self._changed:
+            self._source.finished(group)
+
+    # The ledger.
+
+    def generated(self, group: int, rows: int, tokens: int, versions: Sequence[int]) -> None:
+        """All rows of a group exist."""
+        with self._changed:
+            if self._ledger.pending.get(group) != "generated":
+                self._ledger.generated(group, rows, tokens, versions)
+
+    def dropped(self, group: int, reason: str) -> None:
+        """A group leaves without being trained on."""
+        with self._changed:
+            if group in self._dropped:
+                return
+            self._ledger.dropped(group, reason)
+            self._dropped.add(group)
+            if self._ledger.dropped_in_row > self._max_dropped_in_row:
+                self.failed(
+                    TrainingError(f"{self._ledger.dropped_in_row} groups in a row were dropped ({self._why()})")
+                )
+            self._changed.notify_all()
+
+    def counts(self) -> dict[str, int]:
+        """``issued``, ``trained``, ``dropped``, ``pending``."""
+        with self._changed:
+            return self._ledger.counts()
+
+    # Batches.
+
+    def batches(self) -> tuple[tuple[int, ...], tuple[int, ...], Mapping[str, int | float]]:
+        """Groups of the batch that was begun, of the last one finished, and the actor's counters."""
+        with self._changed:
+            return self._batches.begun, self._batches.finished, self._batches.counters
+
+    def begin(self, groups: Sequence[int], counters: Mapping[str, int | float]) -> None:
+        """A batch starts."""
+        with self._changed:
+            self._batches.begin(groups, counters)
+
+    def finish(self, counters: Mapping[str, int | float]) -> None:
+        """The batch that was begun is trained and published."""
+        with self._changed:
+            before = int(self._batches.counters["updates"])
+            self._batches.finish(counters)
+            now = int(counters["updates"])
+            self._over = now >= self._updates
+            self._held = not self._over and self._pause(before, now)
+            self._put(Record("done") if self._over else Record("batch", (now, self._held)))
+
+    def go_on(self) -> None:
+        """Evaluation and checkpoint are done."""
+        with self._changed:
+            self._held = False
+            self._changed.notify_all()
+
+    # Weights.
+
+    def published(self, version: int, probe_gap: float) -> None:
+        """Every engine computes with this version."""
+        with self._changed:
+            self._version, self._probe_gap = version, probe_gap
+
+    def version(self) -> int:
+        """Published last."""
+        with self._changed:
+            return self._version
+
+    # Telling.
+
+    def report(self, update: int, metrics: dict[str, float]) -> None:
+        """Numbers of one update; told once."""
+        with self._changed:
+            if update <= self._reported:
+                return
+            self._reported = update
+            tokens, seconds = self._rollout()
+            if seconds:
+                metrics = {**metrics, "perf/rollout_tokens_per_s": tokens / seconds}
+            self._put(Record("report", (update, {**metrics, "mismatch/probe_max": self._probe_gap})))
+
+    def rolled_out(self, life: int, tokens: int, seconds: float) -> None:
+        """What the rollout front has generated since it started, for which time."""
+        with self._changed:
+            self._rollouts[life] = (tokens, seconds)
+
+    def tell(self, kind: str, *arguments: Any) -> None:
+        """Puts a record into the controller's queue."""
+        with self._changed:
+            self._put(Record(kind, arguments))
+
+    def failed(self, error: RelaxError) -> None:
+        """Somebody cannot go on: the run ends with this cause."""
+        with self._changed:
+            self._over = True
+            self._put(Record("failed", (error,)))
+
+    def drain(self, timeout: float) -> list[Record]:
+        """All records that wait, in order; waits for one for at most ``timeout`` seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._records, timeout)
+            records = list(self._records)
+            self._records.clear()
+            return records
+
+    # Who lives.
+
+    def started(self, role: str) -> int:
+        """A front starts; returns how often it has by now. Too many times end the run."""
+        with self._changed:
+            self._starts[role] += 1
+            times = self._starts[role]
+            if times > 1:
+                self._put(Record("count", (f"restarts/{role}", 1)))
+                self._put(Record("event", ("restarted", f"the front of {role} was started again")))
+            if times > 1 + self._restarts:
+                self.failed(
+                    RelaxError(f"the front of {role} died {times - 1} times; serve.restarts is {self._restarts}")
+                )
+            return times
+
+    def ended(self, role: str) -> None:
+        """A role has seen the end of the stream."""
+        with self._changed:
+            if role == "actor" and not self._over:
+                self._over = True
+                counts = self._ledger.counts()
+                text = f"nothing was trained: all {counts['issued']} groups were dropped ({self._why()})"
+                self._put(Record("done") if counts["trained"] else Record("failed", (TrainingError(text),)))
+
+    def alive(self, name: str, life: int) -> None:
+        """A rank serves, in which of its lives."""
+        with self._changed:
+            self._lives[name] = life
+            self._changed.notify_all()
+
+    def life(self, name: str, above: int, timeout: float) -> int:
+        """The life of a rank once it is above a number, or at the deadline whatever it is."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._lives.get(name, 0) > above, timeout)
+            return self._lives.get(name, 0)
+
+    # The whole.
+
+    def facts(self) -> StageFacts:
+        """For the summary."""
+        with self._changed:
+            tokens, seconds = self._rollout()
+            return StageFacts(self._batches.counters, self._ledger.counts(), self._ledger.reasons, tokens, seconds)
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Where the stage stands between two batches, as JSON values: the same in every runtime."""
+        with self._changed:
+            counters = dict(self._batches.counters)
+            return {"source": self._source.state(), "ledger": self._ledger.state(), "actor": counters}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continues where :meth:`checkpoint` stood."""
+        with self._changed:
+            self._source.restore(state["source"])
+            self._ledger.restore(state["ledger"])
+            self._batches.begin((), state["actor"])
+            self._reported = int(state["actor"]["updates"])
+
+    def _rollout(self) -> tuple[int, float]:
+        return sum(tokens for tokens, _ in self._rollouts.values()), sum(
+            seconds for _, seconds in self._rollouts.values()
+        )
+
+    def _why(self) -> str:
+        return ", ".join(f"{reason}: {count}" for reason, count in self._ledger.reasons.items())
+
+    def _put(self, record: Record) -> None:
+        self._records.append(record)
+        self._changed.notify_all()
+
+
+class StateActor(RunState):
+    """The state of a run in a process of its own.
+
+    Args:
+        assignment: What the run does; fronts ask for it.
+    """
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        run = assignment.config.run
+        ledger = Ledger(RunDirectory(assignment.directory).append_jsonl(LEDGER).append)
+        counted: list[tuple[str, int]] = []
+        dataset = assignment.config.dataset.build(
+            assignment.context(lambda name, amount: counted.append((name, amount)))
+        )
+        admission = Admission(run.batch.tasks, run.max_staleness)
+        source = Source(dataset, assignment.seed, ledger, admission, run.epochs)
+        intervals = (run.eval.every if run.eval else 0, run.checkpoint.every)
+        super().__init__(
+            source,
+            ledger,
+            assignment.updates,
+            lambda before, now: any(crossed(every, before, now) for every in intervals),
+            run.batch.dropped_in_row_limit,
+            run.serve.restarts,
+        )
+        for count in counted:
+            self.tell("count", *count)
+
+    def assignment(self) -> Assignment:
+        """What the run does."""
+        return self._assignment
