@@ -219,7 +219,7 @@ def test_a_name_that_two_plugins_offer_must_be_qualified(site: Path) -> None:
     ("kind", "name", "message"),
     [
         ("algorithms", "grop", "no algorithm 'grop'; did you mean 'grpo'?"),
-        ("weight_syncs", "remote", "no weight_sync 'remote' (installed: local)"),
+        ("weight_syncs", "remote", "no weight_sync 'remote' (installed: "),
         ("rewards", "relax-cor/exact", "no plugin 'relax-cor'; did you mean 'relax-core'?"),
         ("rewards", "relax-core/exacd", "no reward 'exacd' in relax-core; did you mean 'exact'?"),
         ("trainers", "relax-algos/torch", "no trainer 'torch' in relax-algos"),
