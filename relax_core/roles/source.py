@@ -77,6 +77,10 @@ class Source:
         self._open = {group: replace(issued, attempt=issued.attempt + 1) for group, issued in self._open.items()}
         return list(self._open.values())
 
+    def attempts(self, group: int) -> int:
+        """How often a group that is not finished was handed out."""
+        return self._open[group].attempt
+
     def finished(self, group: int) -> None:
         """The group is in the transport, or dropped. Saying so twice is allowed."""
         self._open.pop(group, None)

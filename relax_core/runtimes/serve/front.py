@@ -1,6 +1,7 @@
 """A front: the Serve replica in which a role's loop runs. It holds no model; killed, it is replaced and goes on."""
 
 import asyncio
+import os
 import threading
 import time
 from typing import Any, Protocol, runtime_checkable
@@ -66,7 +67,7 @@ class Front:
 
     async def status(self) -> dict[str, Any]:
         """What the loop does, for people."""
-        return {"front": self._front, **self._stamp.describe()}
+        return {"front": self._front, "pid": os.getpid(), **self._stamp.describe()}
 
     def _run(self) -> None:
         """The thread: whatever ends the loop is told to the controller, which ends the run."""

@@ -7,7 +7,6 @@ in a collective for the others for ever.
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import reduce
 from operator import add
@@ -18,7 +17,6 @@ import torch.distributed
 from ray.actor import ActorHandle
 
 from relax_core.api.columns import ColumnSpec
-from relax_core.api.errors import TrainingError
 from relax_core.api.trainer import Sums, Trainer
 from relax_core.api.transport import Lease
 from relax_core.dataflow.batching import UpdatePlan
@@ -29,21 +27,13 @@ from relax_core.runtimes.serve.assignment import Assignment
 from relax_core.runtimes.serve.device import accelerators_of, prepare_device
 from relax_core.runtimes.serve.engine import RemoteEngine
 from relax_core.runtimes.serve.proxies import StateClient
+from relax_core.runtimes.serve.updates import MadeUpdates
 from relax_core.transports.ray.calls import gather
 from relax_core.weights.probe import Probe
 from relax_core.weights.publisher import Publisher
 
 BESIDE = "beside"
 """Concurrency group of what a rank answers while it works."""
-
-
-@dataclass(frozen=True)
-class Done:
-    """An update that was made: its rows, and its result."""
-
-    rows: tuple[int, ...]
-    sums: Sums
-    metrics: Mapping[str, float]
 
 
 class TrainerRank:
@@ -123,7 +113,7 @@ class LeadingRank(TrainerRank):
         self._others = others
         self._publisher = Publisher(engines, sync, run.timeouts.weight_sync, self._state.count, probe, every)
         self._publisher.version = version
-        self._done: dict[int, Done] = {}
+        self._updates = MadeUpdates(self._assignment.plan.updates_per_batch)
         self._unpublished = True
 
     @ray.method(concurrency_group=BESIDE)
@@ -138,16 +128,12 @@ class LeadingRank(TrainerRank):
             TrainingError: The update of that number was made with other rows.
         """
         rows = tuple(int(lease.table.ids[row]) for rank in update.ranks for part in rank for row in part)
-        done = self._done.get(number)
-        if done is None:
-            sums = self._accumulate(lease, update)
-            done = Done(rows, sums, self._apply(sums.weight))
-            self._unpublished = True
-            batch = self._assignment.plan.updates_per_batch
-            self._done = {key: each for key, each in self._done.items() if key > number - batch} | {number: done}
-        if done.rows != rows:
-            raise TrainingError(f"update {number} was made with other rows than it is repeated with")
-        return done.sums, done.metrics
+        return self._updates.once(number, rows, lambda: self._make(lease, update))
+
+    def _make(self, lease: Lease, update: UpdatePlan) -> tuple[Sums, Mapping[str, float]]:
+        sums = self._accumulate(lease, update)
+        self._unpublished = True
+        return sums, self._apply(sums.weight)
 
     def _accumulate(self, lease: Lease, update: UpdatePlan) -> Sums:
         pending = [other.accumulate.remote(lease, update) for other in self._others]

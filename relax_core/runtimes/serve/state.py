@@ -95,7 +95,9 @@ class RunState:
     def generated(self, group: int, rows: int, tokens: int, versions: Sequence[int]) -> None:
         """All rows of a group exist."""
         with self._changed:
-            if self._ledger.pending.get(group) != "generated":
+            repeated = self._source.attempts(group) > 1
+            # The front before this one may have got so far, and others may have finished the group since.
+            if not (repeated and self._ledger.pending.get(group) != "issued"):
                 self._ledger.generated(group, rows, tokens, versions)
 
     def dropped(self, group: int, reason: str) -> None:

@@ -1,0 +1,319 @@
+"""Roles killed between any two of their calls: no cluster, the same roles, proxies and state, and a death on demand."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from relax_algos.grpo import GRPO, GRPOConfig
+
+from relax_core.api.columns import ColumnSpec
+from relax_core.api.context import ModelSource
+from relax_core.api.engine import Engine, GenerateRequest, Generation, Health, SamplingParameters
+from relax_core.api.reward import Reward
+from relax_core.api.rows import Sample, Score, StopReason
+from relax_core.api.trainer import Sums
+from relax_core.api.transport import Lease
+from relax_core.api.weights import Acknowledgement, Bucket, Manifest
+from relax_core.config import RewardConfig
+from relax_core.config.run import BatchConfig, SamplingConfig
+from relax_core.dataflow.batching import UpdatePlan
+from relax_core.dataflow.ledger import Ledger, verify
+from relax_core.dataflow.plan import derive_plan
+from relax_core.dataflow.staleness import Admission
+from relax_core.models.prompts import PromptCodec
+from relax_core.rewards.config import FormatRewardConfig
+from relax_core.rewards.format import FormatReward
+from relax_core.roles.actor import Actor
+from relax_core.roles.advantages import Advantages
+from relax_core.roles.ranks import Ranks
+from relax_core.roles.reward import RewardRole
+from relax_core.roles.role import Progress, Role
+from relax_core.roles.rollout import Rollout
+from relax_core.roles.scoring import NamedReward, Scorer
+from relax_core.roles.source import Source
+from relax_core.runtimes.serve.proxies import RemoteBatches, RemoteLedger, RemoteReporter, RemoteSource
+from relax_core.runtimes.serve.state import RunState
+from relax_core.runtimes.serve.updates import MadeUpdates, Result
+from relax_core.transports.memory.config import MemoryTransportConfig
+from relax_core.transports.memory.transport import MemoryTransport
+from tests.roles.conftest import Numbers
+
+BATCH = BatchConfig(tasks=2, samples_per_task=2, updates_per_batch=2)
+ALGORITHM = GRPOConfig()
+PLAN = derive_plan(ALGORITHM, BATCH.model_copy(update={"old": "rollout"}), SamplingConfig())
+UPDATES = 6
+CALLS = 160
+"""More calls than the roles make in a whole run."""
+
+
+class Killed(BaseException):
+    """A front is gone, in the middle of something."""
+
+
+@dataclass
+class Deaths:
+    """Counts the calls of all fronts; at some of them the caller dies, before the call is made or after it.
+
+    Args:
+        at: Numbers of calls; even ones die before, odd ones after.
+    """
+
+    at: Iterable[int]
+    calls: int = 0
+
+    def gate(self) -> "Gate":
+        """What one front calls through, as long as it lives."""
+        return Gate(self)
+
+
+@dataclass
+class Gate:
+    """Once its front is dead, whatever is left of it reaches nobody."""
+
+    deaths: Deaths
+    dead: bool = False
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        if self.dead:
+            raise Killed
+        number = self.deaths.calls
+        self.deaths.calls += 1
+        self.dead = number in self.deaths.at
+        if self.dead and number % 2 == 0:
+            raise Killed
+        try:
+            return function(*arguments, **keywords)
+        finally:
+            if self.dead:
+                raise Killed
+
+
+class Gated:
+    """An object whose methods are called through a gate."""
+
+    def __init__(self, target: Any, gate: Gate) -> None:
+        self._target, self._gate = target, gate
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._target, name)
+        return lambda *arguments, **keywords: self._gate(method, *arguments, **keywords)
+
+
+class Dice(Engine):
+    """An engine that takes no time: tokens are those of the request's seed, the version is the one published last."""
+
+    def __init__(self, ranks: "Ledgered") -> None:
+        self._ranks = ranks
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        tokens = tuple(np.random.default_rng(request.seed).integers(40, 90, 3).tolist())
+        return Generation(
+            request.key, tokens, np.zeros(3, np.float32), StopReason.LENGTH, ((0, self._ranks.publications),)
+        )
+
+    async def health(self) -> Health:
+        return Health(True, 0, 0, 0)
+
+    async def start(self) -> None: ...
+
+    async def abort(self, keys: Any = None) -> None: ...
+
+    async def pause(self) -> None: ...
+
+    async def resume(self) -> None: ...
+
+    async def update(self, manifest: Manifest, buckets: Iterable[Bucket]) -> Acknowledgement:
+        raise NotImplementedError
+
+    async def release(self, what: frozenset[str] = frozenset()) -> None: ...
+
+    async def restore(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass
+class Ledgered(Ranks):
+    """Ranks that only write down what they trained on; they outlive every front."""
+
+    trained: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    updates: MadeUpdates = field(default_factory=lambda: MadeUpdates(BATCH.updates_per_batch))
+    publications: int = 0
+    unpublished: bool = False
+    size = 2
+
+    def make(self, number: int, rows: tuple[int, ...]) -> Result:
+        self.trained.append((number, rows))
+        self.unpublished = True
+        return Sums(1.0, float(len(rows)), {}, len(rows)), {"skipped": 0.0}
+
+    def publish(self) -> tuple[int, float]:
+        self.publications += self.unpublished
+        self.unpublished = False
+        return self.publications, 0.0
+
+    async def train(self, lease: Lease, update: UpdatePlan, number: int) -> tuple[Sums, Mapping[str, float]]:
+        raise NotImplementedError
+
+    async def forward(self, lease: Lease, update: UpdatePlan, column: ColumnSpec, version: int) -> None:
+        raise NotImplementedError
+
+
+class GatedRanks(Ranks):
+    """The ranks as a front that can die calls them."""
+
+    size = 2
+
+    def __init__(self, ranks: Ledgered, gate: Gate) -> None:
+        self._ranks, self._gate = ranks, gate
+
+    async def train(self, lease: Lease, update: UpdatePlan, number: int) -> tuple[Sums, Mapping[str, float]]:
+        rows = tuple(int(lease.table.ids[row]) for rank in update.ranks for part in rank for row in part)
+        make = lambda: self._ranks.make(number, rows)  # noqa: E731
+        result: Result = self._gate(self._ranks.updates.once, number, rows, make)
+        return result
+
+    async def forward(self, lease: Lease, update: UpdatePlan, column: ColumnSpec, version: int) -> None:
+        raise NotImplementedError
+
+
+class House:
+    """A run without a cluster: what outlives the fronts, and how a front is made anew."""
+
+    def __init__(self, codec: PromptCodec, deaths: Deaths, pattern: str) -> None:
+        self.events: list[Mapping[str, Any]] = []
+        ledger = Ledger(self.events.append)
+        source = Source(Numbers(50), 0, ledger, Admission(BATCH.tasks, 0))
+        self.state = RunState(source, ledger, UPDATES, lambda before, now: False, 100, 100)
+        self.transport = MemoryTransport(MemoryTransportConfig())
+        self.transport.open(PLAN.columns, PLAN.consumers)
+        self.ranks = Ledgered()
+        self.codec, self.deaths = codec, deaths
+        config = FormatRewardConfig(pattern=pattern)
+        self.scorer = Scorer([NamedReward("format", FormatReward(config, None), config)])
+
+    def role(self, name: str) -> Role:
+        """The role in a new front, which first takes back what the one before it held."""
+        gate = self.deaths.gate()
+        if name != "rollout":
+            self.transport.reclaim(name)
+        state: Any = lambda method, *arguments, wait=0.0: gate(getattr(self.state, method), *arguments)  # noqa: E731
+        state.count = lambda name, amount=1: state("tell", "count", name, amount)
+        transport: Any = Gated(self.transport, gate)
+        if name == "rollout":
+            source, sampling = RemoteSource(state, 0.0), SamplingParameters(3)
+            return Rollout(
+                source, Dice(self.ranks), transport, self.codec, RemoteLedger(state), sampling, 2, 0, None, 60
+            )
+        if name == "reward":
+            return RewardRole(transport, self.scorer, self.codec, RemoteLedger(state), RemoteReporter(state))
+        if name == "advantages":
+            return Advantages(GRPO(ALGORITHM, None), PLAN.requirements, transport, BATCH.tasks)
+        return self._actor(state, transport, gate)
+
+    def _actor(self, state: Any, transport: Any, gate: Gate) -> Role:
+        async def publish() -> None:
+            state("published", *gate(self.ranks.publish))
+
+        batches = RemoteBatches(state)
+        counters = self.state.batches()[2]
+        report = lambda update, metrics: state("report", update, metrics)  # noqa: E731
+        ranks = GatedRanks(self.ranks, gate)
+        version = lambda: state("version")  # noqa: E731
+        actor = Actor(PLAN, BATCH, ranks, transport, batches, version, publish, report, 0, 0)
+        actor.restore(counters)
+        return actor
+
+    async def run(self) -> int:
+        """Steps all roles until each has seen the end; returns how many died."""
+        names = ("rollout", "reward", "advantages", "actor")
+        roles = {name: self.role(name) for name in names}
+        ended: set[str] = set()
+        deaths = 0
+        for _ in range(100):
+            for name in names:
+                try:
+                    if await roles[name].step() is Progress.DONE:
+                        ended.add(name)
+                except Killed:
+                    deaths += 1
+                    roles[name] = self.role(name)
+            if ended == set(names):
+                return deaths
+        raise AssertionError(f"the run does not end: {self.state.counts()}, {self.transport.depth()}")
+
+
+class EverySecond(Reward):
+    """Abstains from tasks of odd numbers."""
+
+    async def score(self, samples: Sequence[Sample]) -> Sequence[Score]:
+        return [Score(None if sample.task.index % 2 else 1.0) for sample in samples]
+
+
+def _abstaining() -> Scorer:
+    return Scorer([NamedReward("every_second", EverySecond(None, None), RewardConfig())])
+
+
+@pytest.fixture(scope="module")
+def codec(tiny_model_path: Path) -> PromptCodec:
+    return PromptCodec(ModelSource(tiny_model_path))
+
+
+def check(house: House) -> None:
+    """Everything is accounted for, nothing is trained twice, and nothing is told twice."""
+    counts = house.state.counts()
+    assert verify(house.events) == counts
+    assert (counts["trained"], counts["pending"]) == (UPDATES, 0)
+    assert house.transport.depth()["groups"] == 0
+    assert [number for number, _ in house.ranks.trained] == list(range(1, UPDATES + 1))
+    rows = [row for _, part in house.ranks.trained for row in part]
+    assert len(rows) == len(set(rows)) == 2 * UPDATES
+    assert house.ranks.publications == UPDATES // BATCH.updates_per_batch == house.state.version()
+    reports = [record.arguments[0] for record in house.state.drain(0.0) if record.kind == "report"]
+    assert reports == list(range(1, UPDATES + 1))
+    assert house.state.facts().counters["updates"] == UPDATES
+    assert house.state.facts().counters["trained_tokens"] == 2 * UPDATES
+
+
+def test_without_a_death(codec: PromptCodec) -> None:
+    house = House(codec, Deaths(()), ".*")
+    assert asyncio.run(house.run()) == 0
+    check(house)
+    assert 60 < house.deaths.calls < CALLS
+
+
+def test_one_death_at_every_call(codec: PromptCodec) -> None:
+    whole = House(codec, Deaths(()), ".*")
+    asyncio.run(whole.run())
+    for number in range(whole.deaths.calls):
+        house = House(codec, Deaths((number,)), ".*")
+        assert asyncio.run(house.run()) == 1, number
+        check(house)
+        assert house.ranks.trained == whole.ranks.trained, "the same rows in the same updates"
+
+
+@settings(max_examples=60)
+@given(at=st.sets(st.integers(0, CALLS), max_size=8), pattern=st.sampled_from([".*", "[0-9].*"]))
+def test_any_deaths(codec: PromptCodec, at: set[int], pattern: str) -> None:
+    house = House(codec, Deaths(at), pattern)
+    asyncio.run(house.run())
+    check(house)
+
+
+def test_dropped_groups_are_dropped_once(codec: PromptCodec) -> None:
+    calls = House(codec, Deaths(()), ".*")
+    calls.scorer = _abstaining()
+    asyncio.run(calls.run())
+    assert calls.state.counts()["dropped"] > 0
+    for number in range(calls.deaths.calls):
+        house = House(codec, Deaths((number,)), ".*")
+        house.scorer = _abstaining()
+        assert asyncio.run(house.run()) == 1, number
+        check(house)
+        assert house.ranks.trained == calls.ranks.trained
