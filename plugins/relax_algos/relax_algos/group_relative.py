@@ -54,7 +54,7 @@ class GroupRelativeConfig(AlgorithmConfig):
     kl_coefficient: float = Field(0.0, ge=0, description="Weight of the KL to the reference; 0 loads no reference.")
     kl_estimator: KLEstimator | None = Field(None, description="Only with a KL coefficient; `k3` when absent.")
     entropy_coefficient: float = Field(0.0, description="Weight of the entropy bonus; negative lowers the entropy.")
-    log_entropy: bool = Field(True, description="Log the mean entropy; costs one more pass over the logits.")
+    log_entropy: bool = Field(True, description="Log the mean entropy.")
     correction: Literal["none", "tis", "icepop"] = Field(
         "none", description="For the gap from rollout to old policy: truncated or masked importance weights."
     )
