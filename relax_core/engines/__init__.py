@@ -1,1 +1,1 @@
-"""Embedded inference engines, one folder each."""
+"""Embedded inference engines, one folder each; and what engines of plugins share with them."""

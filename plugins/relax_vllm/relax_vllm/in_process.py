@@ -13,7 +13,7 @@ from relax_core.api.rows import StopReason
 from relax_vllm.config import VLLMEngineConfig
 from relax_vllm.requests import sampling_arguments
 from relax_vllm.surroundings import prepare, undisturbed
-from relax_vllm.trajectory import Trajectory
+from relax_vllm.trajectory import VLLMTrajectory
 
 STOP_REASONS = {"stop": StopReason.STOP, "length": StopReason.LENGTH}
 
@@ -63,7 +63,7 @@ class InProcessVLLM:
         self.context_length: int = model_config.max_model_len
         self.vocabulary: int = model_config.get_vocab_size()
 
-    def add(self, trajectory: Trajectory) -> None:
+    def add(self, trajectory: VLLMTrajectory) -> None:
         """Takes a request; the next step computes its first token if there is room."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind

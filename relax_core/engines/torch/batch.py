@@ -1,27 +1,25 @@
 """Trajectories that are decoded together."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from relax_core.api.engine import Generation
 from relax_core.api.errors import RelaxError
 from relax_core.api.rows import StopReason
 from relax_core.engines.torch.decoder import Decoder
 from relax_core.engines.torch.model import CausalModel
 from relax_core.engines.torch.sampling import Draw, draw, uniform_numbers
 from relax_core.engines.torch.stopping import stop_reason
-from relax_core.engines.torch.trajectory import Trajectory
+from relax_core.engines.torch.trajectory import TorchTrajectory
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A trajectory that left its batch, and what ``generate`` returns or raises."""
+    """A trajectory that left its batch, and why."""
 
-    trajectory: Trajectory
-    outcome: Generation | RelaxError
+    trajectory: TorchTrajectory
+    outcome: StopReason | RelaxError
 
 
 class Batch:
@@ -33,7 +31,7 @@ class Batch:
         version: Version of the weights.
     """
 
-    def __init__(self, model: CausalModel, trajectories: Sequence[Trajectory], version: int) -> None:
+    def __init__(self, model: CausalModel, trajectories: Sequence[TorchTrajectory], version: int) -> None:
         self._model = model
         self._version = version
         leaves: dict[tuple[int, ...], int] = {}
@@ -45,7 +43,7 @@ class Batch:
 
     def step(self) -> list[Ended]:
         """One token for every trajectory; returns those that ended by it, or were aborted before it."""
-        ended = [Ended(each, each.generation(StopReason.ABORT)) for each, _ in self._rows if each.aborted]
+        ended = [Ended(each, StopReason.ABORT) for each, _ in self._rows if each.aborted]
         rows = [row for row in self._rows if not row[0].aborted]
         self._rows = []
         if not rows:
@@ -63,22 +61,17 @@ class Batch:
             self._decoder.extend([leaf for leaf, _ in children], [token_id for _, token_id in children])
         return ended
 
-    def _draw(self, trajectories: Sequence[Trajectory], leaves: Sequence[int]) -> Draw:
+    def _draw(self, trajectories: Sequence[TorchTrajectory], leaves: Sequence[int]) -> Draw:
         uniforms = uniform_numbers(
             [each.request.seed for each in trajectories], [len(each.token_ids) for each in trajectories]
         )
         logits = self._decoder.logits[torch.tensor(leaves, device=self._model.device)]
         return draw(logits, [each.request.sampling for each in trajectories], uniforms)
 
-    def _append(self, trajectory: Trajectory, drawn: Draw, index: int) -> Generation | RelaxError | None:
+    def _append(self, trajectory: TorchTrajectory, drawn: Draw, index: int) -> StopReason | RelaxError | None:
         """Adds the token drawn for a trajectory; returns how that ended it, or ``None``."""
-        logprob = drawn.logprobs[index]
-        if not math.isfinite(logprob):
-            place = len(trajectory.token_ids)
-            return RelaxError(
-                f"request {trajectory.request.key!r}: the logits of token {place} are not finite "
-                f"(weights of version {self._version})"
-            )
-        trajectory.append(drawn.token_ids[index], logprob, drawn.support[index], self._version)
-        reason = stop_reason(trajectory, self._model.tokenizer)
-        return None if reason is None else trajectory.generation(reason)
+        try:
+            trajectory.append(drawn.token_ids[index], drawn.logprobs[index], self._version, drawn.support[index])
+        except RelaxError as error:
+            return error
+        return stop_reason(trajectory, self._model.tokenizer)

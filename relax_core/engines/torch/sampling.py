@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from relax_core.api.engine import SamplingParameters
-
-Support = npt.NDArray[np.int32]
+from relax_core.engines.requests import restricts
+from relax_core.engines.trajectory import Support
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 LOGITS_AT_ONCE = 2**24
@@ -34,11 +34,6 @@ class Draw:
     token_ids: list[int]
     logprobs: list[float]
     support: list[Support | None]
-
-
-def restricts(sampling: SamplingParameters) -> bool:
-    """Whether tokens are left out. Greedy sampling ignores top-k and top-p, which keep the most probable token."""
-    return sampling.temperature > 0 and (sampling.top_k > 0 or sampling.top_p < 1)
 
 
 def draw(logits: Tensor, sampling: Sequence[SamplingParameters], uniforms: npt.NDArray[np.float64]) -> Draw:

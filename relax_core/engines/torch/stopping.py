@@ -3,13 +3,13 @@
 from typing import Any
 
 from relax_core.api.rows import StopReason
-from relax_core.engines.torch.trajectory import Trajectory
+from relax_core.engines.torch.trajectory import TorchTrajectory
 
 MARGIN = 4
 """Tokens decoded beyond a stop string's own length, for a character or a leading space that the cut destroys."""
 
 
-def stop_reason(trajectory: Trajectory, tokenizer: Any) -> StopReason | None:
+def stop_reason(trajectory: TorchTrajectory, tokenizer: Any) -> StopReason | None:
     """Why the trajectory ends with its last token, or ``None``; a stop goes before a limit."""
     if trajectory.token_ids[-1] in trajectory.stop_ids:
         return StopReason.STOP

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from relax_core.api.rows import StopReason
 from relax_core.engines.torch.stopping import stop_reason
-from relax_core.engines.torch.trajectory import Trajectory
+from relax_core.engines.torch.trajectory import TorchTrajectory
 from relax_core.models.byte_tokenizer import byte_tokenizer
 from relax_core.testing.generations import request
 
@@ -26,9 +26,9 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 def first_stop(text: str, stop: tuple[str, ...], loop: asyncio.AbstractEventLoop) -> int | None:
     """After how many tokens of a text the trajectory ends with STOP."""
     asked = request("text", stop=stop, max_new_tokens=1000)
-    trajectory = Trajectory(asked, 0, 1000, frozenset(), loop.create_future())
+    trajectory = TorchTrajectory(asked, 1000, loop.create_future(), 0, frozenset())
     for count, token_id in enumerate(TOKENIZER(text)["input_ids"], 1):
-        trajectory.append(token_id, -1.0, None, 0)
+        trajectory.append(token_id, -1.0, 0)
         if stop_reason(trajectory, TOKENIZER) == StopReason.STOP:
             return count
     return None
@@ -58,7 +58,7 @@ def test_special_tokens_can_be_stop_strings(loop: asyncio.AbstractEventLoop) -> 
 def test_a_stop_token_goes_before_the_limit(
     loop: asyncio.AbstractEventLoop, token_ids: list[int], reason: StopReason | None
 ) -> None:
-    trajectory = Trajectory(request("ids"), 0, 3, frozenset({7}), loop.create_future())
+    trajectory = TorchTrajectory(request("ids"), 3, loop.create_future(), 0, frozenset({7}))
     for token_id in token_ids:
-        trajectory.append(token_id, -1.0, None, 0)
+        trajectory.append(token_id, -1.0, 0)
     assert stop_reason(trajectory, None) == reason

@@ -1,14 +1,12 @@
-"""What a publication for a model must consist of. vLLM itself cannot tell: it fuses, pads and packs what it loads."""
+"""What a receiver of publications holds, and whether a publication may take its place: all of it or nothing."""
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
-import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
-from relax_core.api.context import ModelSource
 from relax_core.api.errors import WeightSyncError
 from relax_core.api.weights import Bucket, Manifest, TensorEntry
 from relax_core.weights.manifest import describe, verify_bucket
@@ -16,26 +14,38 @@ from relax_core.weights.manifest import describe, verify_bucket
 
 @dataclass(frozen=True)
 class Inventory:
-    """The tensors of a model as last published.
+    """The tensors of a model as last published. It needs no tensor: a receiver may fuse, pad or pack what it is given.
 
     Args:
-        tensors: By canonical Hugging Face name, in the model's order.
+        version: Of the weights.
+        tensors: By canonical Hugging Face name.
         tied: Names of further uses of a tensor, with the first name of each.
     """
 
-    tensors: Mapping[str, TensorEntry]
-    tied: Mapping[str, str]
+    version: int = 0
+    tensors: Mapping[str, TensorEntry] = field(default_factory=dict)
+    tied: Mapping[str, str] = field(default_factory=dict)
 
     def verified(self, manifest: Manifest, buckets: Iterable[Bucket]) -> dict[str, Tensor]:
-        """All tensors of a full publication, after every check.
+        """All tensors of a full publication, held by reference, after every check.
 
         Raises:
-            WeightSyncError: Names the first tensor that is missing, unknown or not what the manifest or the model says.
+            WeightSyncError: The version does not grow or the kind is not ``full``; else names the first tensor that is
+                missing, unknown or not what the manifest or the model says.
         """
+        if manifest.version <= self.version:
+            raise WeightSyncError(f"version {manifest.version} does not come after version {self.version}")
         if manifest.kind != "full":
-            raise WeightSyncError(
-                f"version {manifest.version}: the vllm engine takes kind 'full', not {manifest.kind!r}"
-            )
+            raise WeightSyncError(f"version {manifest.version}: only kind 'full' is taken, not {manifest.kind!r}")
+        self._verify_entries(manifest)
+        arrived: dict[str, Tensor] = {}
+        for bucket in buckets:
+            verify_bucket(manifest, bucket)
+            arrived.update(bucket)
+        _same_names("the manifest", manifest.tensors, "the buckets", arrived)
+        return arrived
+
+    def _verify_entries(self, manifest: Manifest) -> None:
         _same_names("the model", self.tensors, "the manifest", manifest.tensors)
         for name, entry in self.tensors.items():
             published = manifest.tensors[name]
@@ -47,32 +57,22 @@ class Inventory:
         for name, first in self.tied.items():
             if manifest.tensors[name].checksum != manifest.tensors[first].checksum:
                 raise WeightSyncError(f"{name}: tied to {first} in the model, but published with another value")
-        arrived: dict[str, Tensor] = {}
-        for bucket in buckets:
-            verify_bucket(manifest, bucket)
-            arrived.update(bucket)
-        _same_names("the manifest", manifest.tensors, "the buckets", arrived)
-        return arrived
 
     def changed(self, manifest: Manifest) -> int:
         """How many tensors of a verified manifest have other bytes than here; tied names count each."""
         return sum(manifest.tensors[name].checksum != entry.checksum for name, entry in self.tensors.items())
 
-    def after(self, manifest: Manifest) -> "Inventory":
+    def after(self, manifest: Manifest) -> Inventory:
         """The inventory once a verified manifest has been taken over."""
-        return replace(self, tensors={name: manifest.tensors[name] for name in self.tensors})
+        return replace(self, version=manifest.version, tensors=manifest.tensors)
 
 
-def take_inventory(source: ModelSource) -> Inventory:
-    """Loads a model folder as a trainer does, into the host's memory, and lets go of it."""
-    loader: Any = AutoModelForCausalLM
-    network = loader.from_pretrained(
-        source.path, dtype=getattr(torch, source.dtype), trust_remote_code=source.trust_remote_code
-    )
-    tensors: dict[str, Tensor] = network.state_dict()
+def inventory_of(tensors: Mapping[str, Tensor]) -> Inventory:
+    """The inventory of a model's ``state_dict``, as version 0; names that share memory are tied."""
     places: dict[int, str] = {}
     firsts = {name: places.setdefault(tensor.data_ptr(), name) for name, tensor in tensors.items() if tensor.numel()}
-    return Inventory(describe(tensors), {name: first for name, first in firsts.items() if name != first})
+    tied = {name: first for name, first in firsts.items() if name != first}
+    return Inventory(0, describe(tensors), tied)
 
 
 def _same_names(first: str, has: Mapping[str, object], second: str, compared: Mapping[str, object]) -> None:

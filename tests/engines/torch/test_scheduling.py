@@ -2,18 +2,12 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from relax_core.api.context import ModelSource
-from relax_core.api.engine import Capability
-from relax_core.api.errors import RelaxError
 from relax_core.engines.torch.config import TorchEngineConfig
-from relax_core.engines.torch.model import load_model
-from relax_core.engines.torch.requests import check_request, next_batch
-from relax_core.engines.torch.trajectory import Trajectory
+from relax_core.engines.torch.scheduling import next_batch
+from relax_core.engines.torch.trajectory import TorchTrajectory
 from relax_core.testing.generations import request
 
 
@@ -29,7 +23,7 @@ def names(
 ) -> list[str]:
     """Keys of the next batch out of ``(key, prompt length, priority)``, each with up to 10 new tokens."""
     trajectories = [
-        Trajectory(request(key, [1] * length, priority=priority), arrival, 10, frozenset(), loop.create_future())
+        TorchTrajectory(request(key, [1] * length, priority=priority), 10, loop.create_future(), arrival, frozenset())
         for arrival, (key, length, priority) in enumerate(waiting)
     ]
     return [each.request.key for each in next_batch(reversed(trajectories), config)]
@@ -49,24 +43,3 @@ def test_the_cache_is_bounded_by_rows_times_the_longest(loop: asyncio.AbstractEv
 
 def test_a_single_trajectory_always_runs(loop: asyncio.AbstractEventLoop) -> None:
     assert names(loop, [("a", 50, 0), ("b", 1, 0)], TorchEngineConfig(max_batch_tokens=1)) == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"prompt": []}, "empty"),
-        ({"prompt": [1] * 512}, "context of 512"),
-        ({"prompt": [266]}, "outside 0 to 265"),
-        ({"max_new_tokens": 0}, "max_new_tokens"),
-        ({"temperature": -1.0}, "temperature"),
-        ({"temperature": float("nan")}, "temperature"),
-        ({"top_p": 0.0}, "top_p"),
-        ({"top_k": -1}, "top_k"),
-        ({"stop": ("",)}, "stop string is empty"),
-        ({"stop": ("x",)}, "stop_strings"),
-    ],
-)
-def test_an_impossible_request_is_named(tiny_model_path: Path, changes: dict[str, Any], reason: str) -> None:
-    model = load_model(ModelSource(tiny_model_path), "cpu", 0)
-    with pytest.raises(RelaxError, match=f"'wrong'.*{reason}"):
-        check_request(request("wrong", **changes), model, frozenset(Capability) - {Capability.STOP_STRINGS})

@@ -1,0 +1,56 @@
+"""Which requests an engine can answer as they ask."""
+
+from collections.abc import Iterable
+
+from relax_core.api.engine import Capability, GenerateRequest, RequestClass, SamplingParameters
+from relax_core.api.errors import RelaxError
+
+
+def check_request(
+    request: GenerateRequest, context_length: int, vocabulary: int, capabilities: frozenset[Capability]
+) -> None:
+    """Refuses what is not possible.
+
+    Args:
+        request: What is asked.
+        context_length: Most tokens of a prompt and its answer together.
+        vocabulary: Number of token ids the model can read.
+        capabilities: The engine's.
+
+    Raises:
+        RelaxError: Names the request and what about it is not possible.
+    """
+    for problem in _problems(request, context_length, vocabulary, capabilities):
+        raise RelaxError(f"request {request.key!r}: {problem}")
+
+
+def restricts(sampling: SamplingParameters) -> bool:
+    """Whether tokens are left out. Greedy sampling ignores top-k and top-p, which keep the most probable token."""
+    return sampling.temperature > 0 and (sampling.top_k > 0 or sampling.top_p < 1)
+
+
+def _problems(
+    request: GenerateRequest, context_length: int, vocabulary: int, capabilities: frozenset[Capability]
+) -> Iterable[str]:
+    prompt, sampling = request.prompt_ids, request.sampling
+    if not prompt:
+        yield "the prompt is empty"
+    elif min(prompt) < 0 or max(prompt) >= vocabulary:
+        yield f"the prompt holds ids outside 0 to {vocabulary - 1}"
+    if len(prompt) + 1 > context_length:
+        yield f"a prompt of {len(prompt)} tokens leaves no room in a context of {context_length}"
+    if sampling.max_new_tokens < 1:
+        yield f"max_new_tokens is {sampling.max_new_tokens}, must be at least 1"
+    if not sampling.temperature >= 0:
+        yield f"temperature is {sampling.temperature}, must be 0 or more"
+    if not 0 < sampling.top_p <= 1:
+        yield f"top_p is {sampling.top_p}, must be above 0 and at most 1"
+    if sampling.top_k < 0:
+        yield f"top_k is {sampling.top_k}, must be 0 or more"
+    if "" in sampling.stop:
+        yield "a stop string is empty"
+    if sampling.stop and Capability.STOP_STRINGS not in capabilities:
+        yield f"stop strings need the capability {Capability.STOP_STRINGS.value!r}, which the engine or the model lacks"
+    trained = restricts(sampling) and request.request_class is RequestClass.TRAIN
+    if trained and Capability.SUPPORT_IDS not in capabilities:
+        yield f"training with top_p or top_k needs the capability {Capability.SUPPORT_IDS.value!r}, which is missing"
