@@ -24,6 +24,7 @@ def cluster(object_store_bytes: int) -> Iterator[None]:
     Args:
         object_store_bytes: Size of the object store of a cluster that is started here.
     """
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
     if ray.is_initialized():
         serve.start(proxy_location="Disabled")
         yield
@@ -36,7 +37,8 @@ def cluster(object_store_bytes: int) -> Iterator[None]:
         serve.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
         yield
     finally:
-        _leave()
+        # Of a cluster that was started here nothing is left then; one that was joined goes on.
+        ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -53,10 +55,3 @@ def _connect(folder: str, object_store_bytes: int) -> None:
         _temp_dir=folder,
         **quiet,
     )
-
-
-def _leave() -> None:
-    if ray.is_initialized():
-        if "RAY_ADDRESS" not in os.environ:
-            serve.shutdown()
-        ray.shutdown()

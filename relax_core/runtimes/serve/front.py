@@ -71,18 +71,21 @@ class Front:
 
     def _run(self) -> None:
         """The thread: whatever ends the loop is told to the controller, which ends the run."""
-        state = None
         try:
             state = StateClient(self._run_id)
-            asyncio.run(self._loop(state))
+            try:
+                asyncio.run(self._loop(state))
+            except RelaxError as error:
+                self._fail(state, error)
+            except Exception as error:
+                self._fail(state, RelaxError(f"{self._front}: {type(error).__name__}: {error}"))
         except RelaxError as error:
-            self._stamp.end(f"failed: {error}")
-            if state is not None:
-                state("failed", error)
-        except Exception as error:
-            self._stamp.end(f"failed: {error}")
-            if state is not None:
-                state("failed", RelaxError(f"{self._front}: {type(error).__name__}: {error}"))
+            # Without a state there is no run any more, and nobody to tell.
+            self._stamp.end(str(error))
+
+    def _fail(self, state: StateClient, error: RelaxError) -> None:
+        self._stamp.end(f"failed: {error}")
+        state("failed", error)
 
     async def _loop(self, state: StateClient) -> None:
         life: int = state("started", self._front)

@@ -122,7 +122,7 @@ class Supervisor:
         """Ends what was started, whatever state it is in."""
         for application in self._applications:
             with suppress(RayError, RuntimeError, TimeoutError):
-                serve.delete(application)
+                serve.delete(application, _blocking=False)
         if self._engine is not None:
             with suppress(RelaxError):
                 call(self._engine, "close", timeout=CLOSE_SECONDS)

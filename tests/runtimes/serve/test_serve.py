@@ -1,0 +1,141 @@
+"""Whole runs on Ray Serve: equal to local ones, and nothing is lost when their processes are killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from relax_core.api.errors import RelaxError
+from relax_core.checkpoint.run_directory import RunDirectory
+from relax_core.checkpoint.store import CheckpointStore
+from relax_core.config.load import RunConfig
+from relax_core.dataflow.ledger import verify
+from relax_core.runtimes.local import run_local
+from tests.runtimes.conftest import Finished
+from tests.runtimes.serve.conftest import BASE, DEADLINE, SERVE, Start, Started, until
+
+pytestmark = pytest.mark.slow
+
+WRITES_DOWN = """
+def score(prompt, response, label):
+    with open({path!r}, "a") as file:
+        print(repr((prompt, response)), file=file)
+    return float(response[:1].isprintable()) + len(response) / 10
+"""
+HELDOUT = "{name: generated, task: sort_digits, digits: 2, split: heldout, heldout: 10}"
+EVAL = f"eval={{every: 4, tasks: 4, dataset: {HELDOUT}, sampling: {{max_new_tokens: 3}}}}"
+
+
+def writing_reward(folder: Path, name: str) -> str:
+    """An override: a reward that writes down what it judges."""
+    path = folder / f"{name}.py"
+    path.write_text(WRITES_DOWN.format(path=str(folder / f"{name}.rows")))
+    return f"reward={{name: python, function: '{path}:score'}}"
+
+
+def check_ledger(finished: Finished) -> None:
+    summary = finished.summary
+    counts = {name: summary[name] for name in ("issued", "trained", "dropped", "pending")}
+    assert verify(finished.lines("ledger.jsonl")) == counts
+    assert summary["issued"] == summary["trained"] + summary["dropped"] + summary["pending"]
+
+
+def test_two_ranks_on_serve_compute_what_one_computes_in_one_process(
+    start: Start, configure: Callable[..., tuple[RunConfig, RunDirectory]], tmp_path: Path
+) -> None:
+    stop = f"sampling.stop_token_ids={list(range(128))}"
+    settings = ("trainer.learning_rate=0.01", "batch.updates_per_batch=2", "checkpoint.every=2", stop, EVAL)
+    served = start("served", *settings, writing_reward(tmp_path, "served")).finish()
+    config, directory = configure("one", *settings, writing_reward(tmp_path, "one"))
+    local = Finished(directory.path, run_local(config, directory))
+    rows = [sorted((tmp_path / f"{name}.rows").read_text().splitlines()) for name in ("served", "one")]
+    assert rows[0] == rows[1], "the same rows"
+    for left, right in zip(served.metrics(), local.metrics(), strict=True):
+        assert right["train/loss"] != 0
+        assert left["train/loss"] == pytest.approx(right["train/loss"], rel=1e-6)
+        assert left["train/grad_norm"] == pytest.approx(right["train/grad_norm"], rel=1e-5)
+        assert left["mismatch/probe_max"] < 1e-5
+    assert served.metrics()[0].keys() == local.metrics()[0].keys()
+    assert served.summary.keys() == local.summary.keys()
+    assert served.summary["eval_last"] == local.summary["eval_last"]
+    assert (served.summary["runtime"], local.summary["runtime"]) == ("serve", "local")
+    check_ledger(served)
+    resumed = _resumed(configure, served)
+    assert resumed.summary["updates"] == 6
+    check_ledger(resumed)
+
+
+def _resumed(configure: Callable[..., Any], served: Finished) -> Finished:
+    """What a local checkpoint's run makes of two more updates on Ray Serve."""
+    checkpoint = CheckpointStore(served.path / "checkpoints", 2).latest()
+    assert checkpoint is not None and checkpoint.update == 4
+    config, directory = configure("resumed", "updates=6", "batch.updates_per_batch=2", **SERVE)
+    return Started(config, directory, checkpoint).finish()
+
+
+def test_every_process_but_the_trainer_s_may_die_and_nothing_is_lost_or_trained_twice(start: Start) -> None:
+    run = start("kills", "updates=200", "serve.rank_timeout=15", EVAL.replace("every: 4", "every: 50"))
+    trained = run.trained(8)
+    os.kill(run.rank("engine-0"), signal.SIGKILL)
+    for front in ("reward", "rollout", "actor", "advantages"):
+        trained = run.trained(trained + 8)
+        os.kill(run.front(front), signal.SIGKILL)
+    trained = run.trained(trained + 8)
+    os.kill(run.rank("engine-0"), signal.SIGSTOP)
+    finished = run.finish()
+    check_ledger(finished)
+    summary = finished.summary
+    assert summary["updates"] == 200
+    assert summary["trained"] == 800
+    assert summary["pending"] == summary["dropped"] == 0
+    assert [line["step"] for line in finished.metrics()] == list(range(1, 201))
+    restarts = {name.removeprefix("restarts/"): count for name, count in summary["counters"].items()}
+    assert restarts["engine-0"] == 2
+    assert {"reward", "rollout", "actor", "advantages"} <= restarts.keys()
+
+
+def test_a_dead_rank_of_the_trainer_ends_the_run_and_says_so(start: Start) -> None:
+    run = start("rank", "updates=1000")
+    run.trained(4)
+    os.kill(run.rank("actor-1"), signal.SIGKILL)
+    with pytest.raises(RelaxError, match=r"dead|actor-1|[Cc]losed"):
+        run.finish()
+    summary = json.loads((run.path / "summary.json").read_text())
+    assert summary["status"] == "failed"
+    assert summary["issued"] == summary["trained"] + summary["dropped"] + summary["pending"]
+
+
+def test_a_failing_front_ends_the_run_with_its_cause(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "bad.py"
+    path.write_text("def score(prompt, response, label):\n    return 1 / 0\n")
+    with pytest.raises(RelaxError, match="ZeroDivisionError"):
+        start("failing", f"reward={{name: python, function: '{path}:score'}}").finish()
+
+
+def test_ctrl_c_ends_with_130_and_leaves_no_process(tmp_path: Path, tiny_model_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump({**BASE, "updates": 10000, "model": {"path": str(tiny_model_path)}}))
+    program = str(Path(sys.executable).with_name("relax"))
+    command = [program, "train", str(file), "--runtime", "serve", "--runs-dir", str(tmp_path), "--name", "interrupted"]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONWARNINGS": "ignore"}
+    )
+    ledger = tmp_path / "interrupted" / "ledger.jsonl"
+    until("training", lambda: ledger.exists() and '"trained"' in ledger.read_text())
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert len(family) > 5
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 130, error
+    assert error.strip().splitlines()[-1].startswith("relax: interrupted"), error
+    _, alive = psutil.wait_procs(family, timeout=DEADLINE)
+    assert not alive
+    assert json.loads((tmp_path / "interrupted" / "summary.json").read_text())["status"] == "interrupted"
