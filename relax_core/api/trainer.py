@@ -75,6 +75,9 @@ class Trainer(ABC):
 
     prefers_groups: bool = False
 
+    outputs: frozenset[str] = frozenset({"logprobs", "entropy"})
+    """What a loss may ask for; see :class:`relax_core.api.algorithm.Requirements`."""
+
     def __init__(self, config: Any, context: Any) -> None: ...
 
     @abstractmethod

@@ -92,7 +92,7 @@ class ProbeConfig(Config):
     every: int = Field(1, ge=0, description="Publications between probes; 0 switches the probe off.")
     tokens: int = Field(2, ge=1, description="Tokens generated per probe.")
     tolerance: float | None = Field(
-        None, gt=0, description="Largest accepted difference of log-probabilities; by dtype when absent: 1e-3, 0.1."
+        None, gt=0, description="Largest accepted difference of log-probabilities; by dtype when absent: 1e-3, 0.5."
     )
     on_mismatch: Literal["fail", "warn"] = "fail"
 
@@ -100,7 +100,9 @@ class ProbeConfig(Config):
 class TimeoutConfig(Config):
     """Deadlines in seconds; each names what it waited for when it passes."""
 
-    generation: float = Field(1800.0, gt=0, description="One group, or one evaluation.")
+    generation: float = Field(
+        1800.0, gt=0, description="One group from the moment it is asked for, queueing included; or one evaluation."
+    )
     weight_sync: float = Field(600.0, gt=0, description="One publication to all engines.")
 
 

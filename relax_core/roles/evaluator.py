@@ -62,7 +62,7 @@ class Evaluator:
         seed: int,
         timeout: float,
     ) -> None:
-        self._tasks = [dataset[index] for index in range(min(len(dataset), tasks or len(dataset)))]
+        self.tasks = [dataset[index] for index in range(min(len(dataset), tasks or len(dataset)))]
         self._engine = engine
         self._codec = codec
         self._scorer = scorer
@@ -80,7 +80,7 @@ class Evaluator:
         """
         try:
             async with asyncio.timeout(self._timeout):
-                groups = await _all(self._task(task) for task in self._tasks)
+                groups = await _all(self._task(task) for task in self.tasks)
         except TimeoutError as error:
             raise DeadlineExceeded(f"timeouts.generation: the evaluation took more than {self._timeout:g} s") from error
         samples = [sample for group, _ in groups for sample in group]

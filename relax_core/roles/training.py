@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from relax_core.api.columns import Column, ColumnSpec
+from relax_core.api.errors import ConfigError
 from relax_core.api.trainer import MicroBatch, Sums, Trainer
 from relax_core.api.transport import Lease, Transport
 from relax_core.dataflow.batching import UpdatePlan
@@ -33,6 +34,12 @@ class TrainingRank:
     objective: Objective
     temperature: float
     rank: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuses an algorithm that needs more than the trainer computes."""
+        for output in sorted(self.plan.requirements.outputs - self.trainer.outputs):
+            known = ", ".join(sorted(self.trainer.outputs))
+            raise ConfigError(f"algorithm: needs the output {output!r}; {type(self.trainer).__name__} computes {known}")
 
     def accumulate(self, lease: Lease, update: UpdatePlan) -> Sums:
         """Adds the gradients of this rank's micro-batches."""

@@ -42,6 +42,7 @@ class RunRecord:
         cpu_s: CPU seconds of earlier sittings.
         rollout_tokens: Tokens generated for training.
         rollout_s: Wall seconds spent on generating them.
+        skipped: Updates that changed nothing.
     """
 
     rewards: list[float] = field(default_factory=list)
@@ -51,6 +52,7 @@ class RunRecord:
     cpu_s: float = 0.0
     rollout_tokens: int = 0
     rollout_s: float = 0.0
+    skipped: int = 0
 
     def evaluated(self, score: float | None, update: int) -> None:
         """Takes down a held-out score of the main stage."""

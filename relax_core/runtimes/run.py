@@ -14,7 +14,7 @@ import torch
 
 from relax_core.api.context import Context
 from relax_core.api.dataset import Dataset
-from relax_core.api.errors import RelaxError
+from relax_core.api.errors import RelaxError, TrainingError
 from relax_core.api.sink import RunInfo
 from relax_core.api.trainer import Trainer
 from relax_core.checkpoint.run_directory import LEDGER, RunDirectory
@@ -25,6 +25,7 @@ from relax_core.config.run import BatchConfig
 from relax_core.dataflow.ledger import Ledger
 from relax_core.dataflow.plan import Plan, derive_plan, warmup_batch
 from relax_core.dataflow.seeds import derive_seed
+from relax_core.datasets.overlap import overlap
 from relax_core.metrics.clock import CpuClock, peak_memory_mb
 from relax_core.metrics.hub import MetricHub
 from relax_core.roles.evaluator import Evaluator
@@ -35,6 +36,9 @@ from relax_core.runtimes.record import RunRecord, StageFacts
 from relax_core.runtimes.session import Session
 from relax_core.runtimes.stage import Stage, StageParts
 from relax_core.runtimes.turns import run_turns
+
+OVERLAP_SECONDS = 2.0
+"""Longest search for held-out tasks in the training data."""
 
 WARM_START = "warm_start"
 """Folder of the policy that a warm-up made."""
@@ -97,6 +101,7 @@ class Run(ABC):
         try:
             path = self.checkpoint.policy if self.checkpoint else self.builder.initial_model()
             await self._stages(path)
+            self._require_learning()
             status = "completed"
         except asyncio.CancelledError:
             status = "interrupted"
@@ -108,6 +113,15 @@ class Run(ABC):
             self.hub.close()
             summary = self._summarise(status)
         return summary
+
+    def _require_learning(self) -> None:
+        facts = self._facts()
+        updates = int(facts.counters["updates"]) if facts is not None else 0
+        if updates and self.record.skipped == updates:
+            raise TrainingError(
+                f"the policy is unchanged: all {updates} updates were skipped, because no token had a weight in the "
+                "loss or the gradient was not finite; see train/masked"
+            )
 
     @abstractmethod
     async def _stages(self, path: Path) -> None:
@@ -188,6 +202,8 @@ class Run(ABC):
     def _report(self, stream: str, update: int, metrics: dict[str, float]) -> None:
         if "rollout/reward" in metrics:
             self.record.rewards.append(metrics["rollout/reward"])
+        if stream == "train":
+            self.record.skipped += int(metrics["train/skipped"])
         elapsed = self.clock.elapsed()
         metrics["perf/wall_s"] = elapsed.wall
         metrics["perf/cpu_s"] = elapsed.cpu + elapsed.children
@@ -198,6 +214,8 @@ class Run(ABC):
         """A failing evaluation is told and counted, and training goes on."""
         if self.evaluator is None:
             return None
+        if stream == "eval" and update == 0:
+            self._warn_of_overlap(self.evaluator)
         try:
             evaluation = await self.evaluator.evaluate()
         except RelaxError as error:
@@ -207,6 +225,13 @@ class Run(ABC):
         self.hub.write(stream, update, evaluation.metrics)
         self.hub.text(stream, update, "sample", evaluation.example)
         return evaluation.score
+
+    def _warn_of_overlap(self, evaluator: Evaluator) -> None:
+        common = overlap(self.dataset, evaluator.tasks, OVERLAP_SECONDS)
+        if common:
+            self.hub.count("eval/overlap", common)
+            known = f"{common} of {len(evaluator.tasks)} held-out prompts are trained on"
+            self.hub.event("eval_overlap", f"{known}; the score does not say how well the policy generalises")
 
     def _write_checkpoint(self, update: int, version: int, stage: Mapping[str, Any], facts: StageFacts) -> None:
         record, counters = self.record.state(self.clock, facts), self.hub.counters()

@@ -16,7 +16,8 @@ from relax_core.runtimes.components import Builder, check_capabilities, sampling
 from relax_core.weights.probe import Probe
 from relax_core.weights.publisher import Publisher
 
-PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
+PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.5}
+"""In nats. Two bfloat16 implementations of one model differ by up to 0.3 on single tokens; old weights by far more."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,8 @@ async def _each(
             results = await asyncio.gather(*tasks, return_exceptions=True)
     except TimeoutError as error:
         late = [_name(engines, index) for index, task in enumerate(tasks) if task.cancelled()]
-        raise WeightSyncError(f"{', '.join(late)}: no answer to {action!r} before the deadline") from error
+        who = ", ".join(late) or "all engines"
+        raise WeightSyncError(f"timeouts.weight_sync: {who}: no answer to {action!r} before the deadline") from error
     for index, result in enumerate(results):
         if isinstance(result, BaseException):
             raise WeightSyncError(f"{_name(engines, index)}: {action!r} failed: {result}") from result

@@ -164,3 +164,15 @@ def test_supervised_training_alone_lowers_the_loss(run: Run) -> None:
     losses = [line["train/loss"] for line in finished.metrics()]
     assert losses[-1] < 0.7 * losses[0]
     assert finished.summary["trained"] == 80
+
+
+def test_a_run_in_which_no_update_changed_anything_has_failed(run: Run) -> None:
+    with pytest.raises(TrainingError, match="all 4 updates were skipped"):
+        run("truncated", "algorithm.mask_truncated=true", "sampling.max_new_tokens=1")
+
+
+def test_held_out_tasks_that_are_trained_on_are_told(run: Run) -> None:
+    heldout = "{name: generated, task: sort_digits, digits: 2, split: heldout, heldout: 20}"
+    finished = run("overlap", f"eval={{every: 0, dataset: {heldout}, sampling: {{max_new_tokens: 3}}}}")
+    assert finished.summary["counters"]["eval/overlap"] == 10
+    assert any(line["name"] == "eval_overlap" for line in finished.lines("events.jsonl"))
