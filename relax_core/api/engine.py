@@ -126,6 +126,7 @@ class Engine(ABC):
         """Generates one trajectory; requests awaited together are batched, and a prompt they share is computed once.
 
         Raises:
+            PromptTooLong: The prompt fills the context.
             RelaxError: The request is not possible (empty prompt, too long, missing capability) or the engine failed.
         """
 

@@ -39,6 +39,10 @@ class DeadlineExceeded(RelaxError):
     """A wait reached its deadline; names what was waited for and the state of each party."""
 
 
+class PromptTooLong(RelaxError):
+    """A prompt leaves no room for an answer in an engine's context."""
+
+
 class WeightSyncError(RelaxError):
     """A publication did not arrive whole, or an engine does not compute what the trainer computes."""
 

@@ -33,7 +33,9 @@ class PromptConfig(Config):
     format: Literal["auto", "text", "chat"] = Field(
         "auto", description="`auto`: messages go through the chat template, plain text as it is."
     )
-    max_tokens: int | None = Field(None, ge=1, description="Longer prompts are dropped and counted.")
+    max_tokens: int | None = Field(
+        None, ge=1, description="Longer prompts, and those that fill the engine's context, are dropped and counted."
+    )
 
 
 class BatchConfig(Config):

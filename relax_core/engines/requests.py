@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from relax_core.api.engine import Capability, GenerateRequest, RequestClass, SamplingParameters
-from relax_core.api.errors import RelaxError
+from relax_core.api.errors import PromptTooLong, RelaxError
 
 
 def check_request(
@@ -18,9 +18,14 @@ def check_request(
         capabilities: The engine's.
 
     Raises:
+        PromptTooLong: The prompt leaves no room in the context.
         RelaxError: Names the request and what about it is not possible.
     """
-    for problem in _problems(request, context_length, vocabulary, capabilities):
+    if len(request.prompt_ids) + 1 > context_length:
+        size = len(request.prompt_ids)
+        text = f"a prompt of {size} tokens leaves no room in a context of {context_length}"
+        raise PromptTooLong(f"request {request.key!r}: {text}")
+    for problem in _problems(request, vocabulary, capabilities):
         raise RelaxError(f"request {request.key!r}: {problem}")
 
 
@@ -29,16 +34,12 @@ def restricts(sampling: SamplingParameters) -> bool:
     return sampling.temperature > 0 and (sampling.top_k > 0 or sampling.top_p < 1)
 
 
-def _problems(
-    request: GenerateRequest, context_length: int, vocabulary: int, capabilities: frozenset[Capability]
-) -> Iterable[str]:
+def _problems(request: GenerateRequest, vocabulary: int, capabilities: frozenset[Capability]) -> Iterable[str]:
     prompt, sampling = request.prompt_ids, request.sampling
     if not prompt:
         yield "the prompt is empty"
     elif min(prompt) < 0 or max(prompt) >= vocabulary:
         yield f"the prompt holds ids outside 0 to {vocabulary - 1}"
-    if len(prompt) + 1 > context_length:
-        yield f"a prompt of {len(prompt)} tokens leaves no room in a context of {context_length}"
     if sampling.max_new_tokens < 1:
         yield f"max_new_tokens is {sampling.max_new_tokens}, must be at least 1"
     if not sampling.temperature >= 0:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from relax_core.api.columns import Column
 from relax_core.api.engine import Engine, GenerateRequest, Generation, SamplingParameters
-from relax_core.api.errors import DeadlineExceeded, RelaxError
+from relax_core.api.errors import DeadlineExceeded, PromptTooLong, RelaxError
 from relax_core.api.rows import StopReason
 from relax_core.api.transport import Transport
 from relax_core.dataflow import columns as core
@@ -81,9 +81,20 @@ class Rollout(Role):
     async def _generate_group(self, issued: IssuedTask) -> None:
         prompt = self._codec.encode_prompt(issued.task)
         if self._max_prompt_tokens is not None and len(prompt) > self._max_prompt_tokens:
-            self._ledger.dropped(issued.group, "prompt_too_long")
-            self._source.finished(issued.group)
+            self._drop(issued)
             return
+        try:
+            generations = await self._generate(issued, prompt)
+        except PromptTooLong:
+            self._drop(issued)
+        else:
+            self._append(issued, prompt, generations)
+
+    def _drop(self, issued: IssuedTask) -> None:
+        self._ledger.dropped(issued.group, "prompt_too_long")
+        self._source.finished(issued.group)
+
+    async def _generate(self, issued: IssuedTask, prompt: Sequence[int]) -> list[Generation]:
         requests = [
             GenerateRequest(
                 key=f"{issued.group}/{sample}",
@@ -95,12 +106,11 @@ class Rollout(Role):
         ]
         try:
             async with asyncio.timeout(self._timeout):
-                generations = await asyncio.gather(*(self._engine.generate(request) for request in requests))
+                return await asyncio.gather(*(self._engine.generate(request) for request in requests))
         except TimeoutError as error:
             raise DeadlineExceeded(
                 f"timeouts.generation: task {issued.task.index} was not generated in {self._timeout:g} s"
             ) from error
-        self._append(issued, prompt, generations)
 
     def _append(self, issued: IssuedTask, prompt: Sequence[int], generations: Sequence[Generation]) -> None:
         for generation in generations:

@@ -176,3 +176,13 @@ def test_held_out_tasks_that_are_trained_on_are_told(run: Run) -> None:
     finished = run("overlap", f"eval={{every: 0, dataset: {heldout}, sampling: {{max_new_tokens: 3}}}}")
     assert finished.summary["counters"]["eval/overlap"] == 10
     assert any(line["name"] == "eval_overlap" for line in finished.lines("events.jsonl"))
+
+
+def test_prompts_that_fill_the_engines_context_are_dropped_and_counted(run: Run, tmp_path: Path) -> None:
+    data = tmp_path / "tasks.jsonl"
+    lines = [{"prompt": "x" * (3 if index % 2 else 70)} for index in range(40)]
+    data.write_text("\n".join(map(json.dumps, lines)))
+    finished = run("context", f"dataset={{name: jsonl, path: '{data}'}}", "engine.context_length=64")
+    assert finished.summary["dropped_reasons"] == {"prompt_too_long": finished.summary["dropped"]}
+    assert finished.summary["trained"] == 16
+    assert finished.summary["dropped"] > 0
