@@ -1,1 +1,1 @@
-"""Embedded trainers, one folder each."""
+"""Embedded trainers, one folder each; and what trainers of plugins share with them."""

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from relax_core.trainers.support import Support
 from relax_core.trainers.torch.logprobs import Sampling, logprobs_from_hidden, logprobs_from_logits
-from relax_core.trainers.torch.support import Support
 
 
 def problem(

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from relax_core.trainers.torch.support import EXCLUDED, Support
+from relax_core.trainers.support import EXCLUDED, Support
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from megatron.core import parallel_state
 from torch import Tensor, nn
 
 from relax_core.config import TrainerConfig
-from relax_core.trainers.torch.optimizer import MasterOptimizer
+from relax_core.trainers.optimizer import MasterOptimizer
 from relax_megatron.conversion import Parameter
 
 
@@ -41,33 +41,10 @@ class ShardedOptimizer(MasterOptimizer):
         super().__init__(config, parameters, masters)
         self.entries = entries
 
-    def apply(self, denominator: float) -> dict[str, float]:
-        """See :meth:`relax_core.api.trainer.Trainer.apply`; the same on every rank."""
-        if denominator == 0 or not self._anywhere():
-            self.clear()
-            return {"grad_norm": 0.0, "learning_rate": self.learning_rate, "skipped": 1.0}
-        gradients = self._reduced_gradients()
-        norm = self._global_norm(gradients) / denominator
-        metrics = {"grad_norm": norm, "learning_rate": self.learning_rate, "skipped": 0.0}
-        if not math.isfinite(norm):
-            self._skip(denominator)
-            return {**metrics, "skipped": 1.0}
-        scale = min(1.0, self.config.max_grad_norm / (norm + 1e-6)) / denominator
-        for gradient in gradients.values():
-            gradient.mul_(scale)
-        self._step()
-        self.clear()
-        return metrics
-
-    def _anywhere(self) -> bool:
-        """Whether any rank has a gradient; a data-parallel copy may have had no rows."""
-        device = next(iter(self.masters.values())).device
-        found = torch.tensor(float(any(each.grad is not None for each in self.masters.values())), device=device)
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-        return bool(found)
-
-    def _reduced_gradients(self) -> dict[str, Tensor]:
+    def reduce(self) -> dict[str, Tensor]:
         """Adds up what ranks hold of one gradient: heads of a norm, ends of a tied embedding, copies of the model."""
+        if not self._anywhere():
+            return {}
         gradients = {}
         for name, master in self.masters.items():
             if master.grad is None:
@@ -80,8 +57,15 @@ class ShardedOptimizer(MasterOptimizer):
             dist.all_reduce(master.grad, group=parallel_state.get_data_parallel_group())
         return gradients
 
-    def _global_norm(self, gradients: Mapping[str, Tensor]) -> float:
-        """L2 norm over every parameter of the model, each counted once."""
+    def _anywhere(self) -> bool:
+        """Whether any rank has a gradient; a data-parallel copy may have had no rows."""
+        device = next(iter(self.masters.values())).device
+        found = torch.tensor(float(any(each.grad is not None for each in self.masters.values())), device=device)
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        return bool(found)
+
+    def total_norm(self, gradients: Mapping[str, Tensor]) -> float:
+        """Over every parameter of the model, each counted once."""
         first = parallel_state.get_tensor_model_parallel_rank() == 0
         own = [
             gradient

@@ -25,9 +25,10 @@ from relax_core.api.algorithm import Loss
 from relax_core.api.context import ModelSource
 from relax_core.api.tokens import Tokens, tokens_of
 from relax_core.api.trainer import MicroBatch, Sums
-from relax_core.trainers.torch.checkpoint import TENSORS
-from relax_core.trainers.torch.layout import Layout, lay_out
-from relax_core.trainers.torch.support import support_of
+from relax_core.trainers.checkpoint import TENSORS
+from relax_core.trainers.layout import Layout, lay_out
+from relax_core.trainers.loss import weigh
+from relax_core.trainers.support import support_of
 from relax_megatron.config import MegatronTrainerConfig
 from relax_megatron.conversion import Conversion
 from relax_megatron.cpu import without_cuda
@@ -130,13 +131,13 @@ class MegatronRank:
     def accumulate(self, batches: Sequence[MicroBatch], loss: Callable[[Tokens], Loss]) -> Sums | None:
         """Adds the gradient of Σ value · weight over this copy's share of the micro-batches."""
 
-        def weigh(batch: MicroBatch, layout: Layout, outputs: Outputs) -> tuple[Tensor, Tensor, Sums]:
+        def weighed(batch: MicroBatch, layout: Layout, outputs: Outputs) -> tuple[Tensor, Tensor, Sums]:
             logprobs, entropy = outputs
             tokens = tokens_of(batch, {"logprobs": logprobs, "entropy": entropy}, self.device)
-            objective, sums = _weigh(loss(tokens), layout.fed)
+            objective, sums = weigh(loss(tokens), layout.fed)
             return objective, COUNTED_ELSEWHERE, sums
 
-        sums = self._schedule(batches, weigh, forward_only=False)
+        sums = self._schedule(batches, weighed, forward_only=False)
         return sum(sums, Sums()) if self.reports else None
 
     def _share(self, batches: int) -> range:
@@ -164,7 +165,7 @@ class MegatronRank:
         self, finish: Callable[..., Any], batches: Iterator[MicroBatch], model: Any
     ) -> tuple[Any, Callable[[Outputs], Any]]:
         batch = next(batches)
-        layout = lay_out(batch.table, packing=False, device=self.device)
+        layout = lay_out(batch.table, self.device)
         assert layout is not None, "the front sends only micro-batches with a trainable token"
         outputs = model(layout.input_ids, None, None, output_processor=partial(self._score, batch, layout))
         return outputs, partial(finish, batch, layout)
@@ -212,12 +213,11 @@ class MegatronRank:
                 sources = [f"{kind}.{source}" for source in entry.sources]
                 if sources[0] in state:
                     tensors[f"{kind}.{name}"] = self._shard(name, [state[source] for source in sources])
-        self.optimizer.load_tensors(tensors)
-        self.optimizer.updates, self.optimizer.skipped_in_row = counters["updates"], counters["skipped_in_row"]
+        self.optimizer.load(tensors, counters)
 
     def counters(self) -> dict[str, int]:
         """Updates made, and updates skipped in a row; the same on every rank."""
-        return {"updates": self.optimizer.updates, "skipped_in_row": self.optimizer.skipped_in_row}
+        return self.optimizer.counters()
 
     def release(self, what: frozenset[str]) -> None:
         """Moves ``weights``, ``optimizer`` or ``gradients`` off the device."""
@@ -239,13 +239,3 @@ class MegatronRank:
         """Leaves the groups."""
         parallel_state.destroy_model_parallel()
         dist.destroy_process_group()
-
-
-def _weigh(loss: Loss, fed: int) -> tuple[Tensor, Sums]:
-    """Σ value · weight with gradient, and the sums of one micro-batch."""
-    weighted = loss.value * loss.weight.detach()
-    values = [weighted.detach(), loss.weight, *loss.metrics.values()]
-    value, weight, *metrics = torch.stack([each.sum(dtype=torch.float64) for each in values]).tolist()
-    counts = [each.numel() for each in loss.metrics.values()]
-    named = dict(zip(loss.metrics, zip(metrics, counts, strict=True), strict=True))
-    return weighted.sum(), Sums(value, weight, named, fed)

@@ -7,21 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load
 from torch import Tensor
 from transformers import AutoConfig
 
 from relax_core.api.algorithm import Loss
-from relax_core.api.columns import Column, ColumnSpec
+from relax_core.api.columns import Column
 from relax_core.api.context import Context, ModelSource
 from relax_core.api.errors import ConfigError
 from relax_core.api.tokens import Tokens, trainable_positions
 from relax_core.api.trainer import MicroBatch, Sums, Trainer
 from relax_core.api.weights import Manifest, Publication
+from relax_core.trainers.checkpoint import read_counters, save_optimizer
+from relax_core.trainers.columns import column_of
 from relax_core.weights.manifest import buckets, describe
-from relax_megatron.checkpoint import read_counters, save_model, save_optimizer
+from relax_megatron.checkpoint import save_model
 from relax_megatron.config import MegatronTrainerConfig
 from relax_megatron.conversion import EMBEDDING, HEAD, Conversion
 from relax_megatron.place import Place
@@ -67,7 +68,7 @@ class MegatronTrainer(Trainer):
         answers = self.ranks.call("forward", self._with_tokens(batches))
         by_position = {place: values for answer in answers if answer is not None for place, values in answer.items()}
         computed = [by_position[place] for place in sorted(by_position)]
-        return {name: _column(name, batches, [values[name] for values in computed]) for name in outputs}
+        return {name: column_of(name, batches, [values[name] for values in computed]) for name in outputs}
 
     def accumulate(self, batches: Sequence[MicroBatch], loss: Callable[[Tokens], Loss]) -> Sums:
         answers = self.ranks.call("accumulate", self._with_tokens(batches), loss)
@@ -115,9 +116,10 @@ class MegatronTrainer(Trainer):
     def save(self, directory: Path) -> None:
         """Between two updates. The folder is that of the embedded trainer, and does not depend on the parallel layout:
         either trainer, and any layout, goes on from it."""
-        counters = self.ranks.call("counters")[0]
         save_model(directory, self._state("weights")["weight"], self.source)
-        save_optimizer(directory, self._state("optimizer_tensors"), {"dtype": self.source.dtype, **counters})
+        state = self._state("optimizer_tensors")
+        named = {f"{kind}.{name}": tensor for kind, tensors in state.items() for name, tensor in tensors.items()}
+        save_optimizer(directory, named, self.ranks.call("counters")[0], self.source)
 
     def load(self, directory: Path) -> None:
         self.ranks.call("load", directory, read_counters(directory, self.source))
@@ -130,17 +132,3 @@ def _build(config: MegatronTrainerConfig, source: ModelSource, place: Place) -> 
     from relax_megatron.rank import MegatronRank  # only in the ranks: it imports Megatron-Core
 
     return MegatronRank(config, source, place)
-
-
-def _column(name: str, batches: Sequence[MicroBatch], computed: Sequence[np.ndarray]) -> Column:
-    """What was computed for each batch with trainable tokens, at the places of these; zero elsewhere."""
-    remaining = iter(computed)
-    parts, lengths = [np.empty(0, np.float32)], [np.zeros(1, np.int64)]
-    for batch in batches:
-        positions = trainable_positions(batch.table)
-        values = np.zeros(len(batch.table["tokens"].values), np.float32)
-        if len(positions):
-            values[positions] = next(remaining)
-        parts.append(values)
-        lengths.append(batch.table["tokens"].lengths)
-    return Column(ColumnSpec(name, "float32"), np.concatenate(parts), np.cumsum(np.concatenate(lengths)))

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from relax_core.trainers.torch.support import Support
+from relax_core.trainers.support import Support
 
 LOGITS_BYTES = 512 * 2**20
 

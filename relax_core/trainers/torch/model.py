@@ -16,7 +16,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from relax_core.api.context import ModelSource
 from relax_core.api.errors import ConfigError
 from relax_core.models.load import load_causal_model
-from relax_core.trainers.torch.sharing import attention_mask
+from relax_core.trainers.sharing import attention_mask
 
 logger = logging.getLogger(__name__)
 

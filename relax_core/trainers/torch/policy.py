@@ -12,8 +12,10 @@ from relax_core.api.columns import IntArray
 from relax_core.api.context import ModelSource
 from relax_core.api.errors import ConfigError
 from relax_core.api.trainer import MicroBatch
+from relax_core.trainers.layout import Layout, lay_out
+from relax_core.trainers.sharing import attention_mask
+from relax_core.trainers.support import support_of
 from relax_core.trainers.torch.config import TorchTrainerConfig
-from relax_core.trainers.torch.layout import Layout, lay_out
 from relax_core.trainers.torch.logprobs import Sampling, logprobs_from_hidden, logprobs_from_logits
 from relax_core.trainers.torch.model import (
     checkpoint_gradients,
@@ -22,8 +24,6 @@ from relax_core.trainers.torch.model import (
     require_sharing,
     separable_head,
 )
-from relax_core.trainers.torch.sharing import attention_mask
-from relax_core.trainers.torch.support import support_of
 
 OUTPUTS = frozenset({"logprobs", "entropy"})
 
@@ -66,7 +66,7 @@ class CausalPolicy:
         """One pass over a micro-batch; ``None``, at no cost, when none of its tokens is trainable."""
         if not batch.temperature > 0:
             raise ConfigError(f"sampling.temperature: {batch.temperature} gives no probabilities; it must be above 0")
-        layout = lay_out(batch.table, self.config, self.device)
+        layout = lay_out(batch.table, self.device, self.config.packing, self.config.share_prompts)
         if layout is None:
             return None
         support = support_of(batch.table, layout.positions, self.device)

@@ -10,17 +10,19 @@ import torch
 from torch import Tensor
 
 from relax_core.api.algorithm import Loss
-from relax_core.api.columns import Column, ColumnSpec
+from relax_core.api.columns import Column
 from relax_core.api.context import Context
 from relax_core.api.errors import ConfigError
 from relax_core.api.tokens import Tokens, tokens_of
 from relax_core.api.trainer import MicroBatch, Sums, Trainer
 from relax_core.api.weights import Manifest, Publication
+from relax_core.trainers.columns import column_of
+from relax_core.trainers.loss import weigh
+from relax_core.trainers.optimizer import MasterOptimizer
 from relax_core.trainers.torch.checkpoint import load_checkpoint, save_checkpoint
 from relax_core.trainers.torch.config import TorchTrainerConfig
-from relax_core.trainers.torch.data_parallel import sum_gradients
+from relax_core.trainers.torch.data_parallel import DataParallelOptimizer
 from relax_core.trainers.torch.model import HOST, load_model
-from relax_core.trainers.torch.optimizer import MasterOptimizer
 from relax_core.trainers.torch.policy import OUTPUTS, CausalPolicy
 from relax_core.weights.manifest import buckets, describe
 
@@ -52,26 +54,20 @@ class TorchTrainer(Trainer):
         if self.source.dtype != "float32":
             exact = load_model(self.source, self.context.device, dtype="float32")
             masters = {name: parameter.detach() for name, parameter in exact.named_parameters()}
-        self.optimizer = MasterOptimizer(self.config, parameters, masters)
+        optimizer = MasterOptimizer if self.context.world_size == 1 else DataParallelOptimizer
+        self.optimizer = optimizer(self.config, parameters, masters)
 
     def forward(self, batches: Sequence[MicroBatch], outputs: frozenset[str]) -> Mapping[str, Column]:
         if unknown := outputs - OUTPUTS:
             raise ConfigError(f"trainer: 'torch' cannot compute {sorted(unknown)}; it knows {sorted(OUTPUTS)}")
-        parts: dict[str, list[np.ndarray]] = {name: [] for name in outputs}
+        computed: dict[str, list[np.ndarray]] = {name: [] for name in outputs}
         for batch in batches:
             with torch.no_grad():
                 scored = self.policy.score(batch)
-            for name in outputs:
-                values = np.zeros(len(batch.table["tokens"].values), np.float32)
-                if scored is not None:
-                    values[scored.positions] = scored.outputs[name].cpu().numpy()
-                parts[name].append(values)
-        lengths = np.concatenate([np.zeros(1, np.int64), *(batch.table["tokens"].lengths for batch in batches)])
-        empty = np.empty(0, np.float32)
-        return {
-            name: Column(ColumnSpec(name, "float32"), np.concatenate([empty, *values]), np.cumsum(lengths))
-            for name, values in parts.items()
-        }
+            if scored is not None:
+                for name in outputs:
+                    computed[name].append(scored.outputs[name].cpu().numpy())
+        return {name: column_of(name, batches, values) for name, values in computed.items()}
 
     def accumulate(self, batches: Sequence[MicroBatch], loss: Callable[[Tokens], Loss]) -> Sums:
         total = Sums()
@@ -79,12 +75,12 @@ class TorchTrainer(Trainer):
             scored = self.policy.score(batch)
             if scored is not None:
                 tokens = tokens_of(batch, scored.outputs, self.context.device)
-                total += _backward(loss(tokens), scored.fed)
+                objective, sums = weigh(loss(tokens), scored.fed)
+                objective.backward()
+                total += sums
         return total
 
     def apply(self, denominator: float) -> Mapping[str, float]:
-        if self.context.world_size > 1 and denominator:
-            sum_gradients(list(self.optimizer.masters.values()))
         metrics = self.optimizer.apply(denominator)
         if metrics["skipped"] and self.context.rank == 0:
             self.context.count("updates_skipped", 1)
@@ -123,13 +119,3 @@ class TorchTrainer(Trainer):
 
     def close(self) -> None:
         del self.policy, self.optimizer
-
-
-def _backward(loss: Loss, fed: int) -> Sums:
-    """Adds the gradient of one micro-batch and returns its sums."""
-    weighted = loss.value * loss.weight.detach()
-    weighted.sum().backward()
-    sums = [weighted.detach(), loss.weight, *loss.metrics.values()]
-    value, weight, *metrics = torch.stack([each.sum(dtype=torch.float64) for each in sums]).tolist()
-    counts = [each.numel() for each in loss.metrics.values()]
-    return Sums(value, weight, dict(zip(loss.metrics, zip(metrics, counts, strict=True), strict=True)), fed)

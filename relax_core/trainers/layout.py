@@ -11,8 +11,7 @@ from torch import Tensor
 
 from relax_core.api.columns import IntArray, Table
 from relax_core.api.tokens import trainable_positions
-from relax_core.trainers.torch.config import TorchTrainerConfig
-from relax_core.trainers.torch.sharing import Rows, share_beginnings
+from relax_core.trainers.sharing import Rows, share_beginnings
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Layout:
             rows that share their beginnings.
         position_ids: int64 like ``input_ids``: places in the rows; ``None`` when each has a line of its own. With
             causal attention no token sees the padding behind it, so neither this nor rows end to end need a mask.
-        seen_until: int64 like ``input_ids``: what :func:`relax_core.trainers.torch.sharing.attention_mask` makes the
+        seen_until: int64 like ``input_ids``: what :func:`relax_core.trainers.sharing.attention_mask` makes the
             mask of; ``None`` where no beginning is shared.
         predictors: int64 ``[N]``: place in the flattened ``[B · L]`` output that predicts each trainable token.
         targets: int64 ``[N]``: the trainable tokens.
@@ -42,16 +41,25 @@ class Layout:
     fed: int
 
 
-def lay_out(table: Table, config: TorchTrainerConfig, device: torch.device | str) -> Layout | None:
-    """Arranges a table's rows for the model; ``None`` when no token is trainable."""
+def lay_out(
+    table: Table, device: torch.device | str, packing: bool = False, share_prompts: bool = False
+) -> Layout | None:
+    """Arranges a table's rows for the model; ``None`` when no token is trainable.
+
+    Args:
+        table: Rows with ``tokens`` and ``loss_mask``.
+        device: Where the model's input is.
+        packing: Rows end to end, instead of one line each.
+        share_prompts: Tokens with which all rows of a group begin once, the rest of each row behind them.
+    """
     positions = trainable_positions(table)
     if not len(positions):
         return None
     rows = _rows(table, positions)
-    shared = share_beginnings(rows) if config.share_prompts else None
+    shared = share_beginnings(rows) if share_prompts else None
     if shared is not None:
         shape, slots = shared.shape, shared.slots
-    elif config.packing:
+    elif packing:
         shape, slots = _end_to_end(rows)
     else:
         shape, slots = _one_line_each(rows)
@@ -64,7 +72,7 @@ def lay_out(table: Table, config: TorchTrainerConfig, device: torch.device | str
 
     return Layout(
         input_ids=filled(rows.tokens),
-        position_ids=filled(rows.place) if config.packing or shared is not None else None,
+        position_ids=filled(rows.place) if packing or shared is not None else None,
         seen_until=None if shared is None else filled(shared.seen_until),
         predictors=torch.as_tensor(slots[positions - 1], device=device),
         targets=torch.as_tensor(rows.tokens[positions].astype(np.int64), device=device),

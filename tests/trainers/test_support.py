@@ -6,7 +6,7 @@ from relax_core.api.columns import Column, Table
 from relax_core.api.errors import TrainingError
 from relax_core.api.tokens import trainable_positions
 from relax_core.dataflow.columns import LOSS_MASK, SUPPORT_COUNTS, SUPPORT_IDS, TOKENS
-from relax_core.trainers.torch.support import EXCLUDED, support_of
+from relax_core.trainers.support import EXCLUDED, support_of
 
 
 def table_of(counts: list[list[int]], ids: list[list[int]], masks: list[list[int]]) -> Table:

@@ -7,7 +7,7 @@ from torch import nn
 
 from relax_core.api.errors import ConfigError, TrainingError
 from relax_core.config import TrainerConfig
-from relax_core.trainers.torch.optimizer import MasterOptimizer, learning_rate_at
+from relax_core.trainers.optimizer import MasterOptimizer, learning_rate_at
 
 
 def rates(**settings: Any) -> list[float]:

@@ -71,21 +71,30 @@ class MasterOptimizer:
 
     def apply(self, denominator: float) -> dict[str, float]:
         """See :meth:`relax_core.api.trainer.Trainer.apply`."""
-        gradients = [master.grad for master in self.masters.values() if master.grad is not None]
-        if denominator == 0 or not gradients:
+        gradients = self.reduce() if denominator else {}
+        if not gradients:
             self.clear()
             return {"grad_norm": 0.0, "learning_rate": self.learning_rate, "skipped": 1.0}
-        norm = float(nn.utils.get_total_norm(gradients)) / denominator
+        norm = self.total_norm(gradients) / denominator
         metrics = {"grad_norm": norm, "learning_rate": self.learning_rate, "skipped": 0.0}
         if not math.isfinite(norm):
             self._skip(denominator)
             return {**metrics, "skipped": 1.0}
         scale = min(1.0, self.config.max_grad_norm / (norm + 1e-6)) / denominator
-        for gradient in gradients:
+        for gradient in gradients.values():
             gradient.mul_(scale)
         self._step()
         self.clear()
         return metrics
+
+    def reduce(self) -> dict[str, Tensor]:
+        """The gradients of the masters, by name. Where several ranks hold parts of one gradient, an override adds them
+        up in place first; it returns the same names on every rank."""
+        return {name: master.grad for name, master in self.masters.items() if master.grad is not None}
+
+    def total_norm(self, gradients: Mapping[str, Tensor]) -> float:
+        """L2 norm over all gradients of the model. Where ranks hold parts of the model, an override adds up theirs."""
+        return float(nn.utils.get_total_norm(list(gradients.values())))
 
     def _step(self) -> None:
         for group in self.adamw.param_groups:
@@ -121,8 +130,12 @@ class MasterOptimizer:
             tensors |= {f"{key}.{name}": value for key, value in self.adamw.state.get(master, {}).items()}
         return tensors
 
-    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes over what :meth:`tensors` gave.
+    def counters(self) -> dict[str, int]:
+        """Updates made, and updates skipped in a row."""
+        return {"updates": self.updates, "skipped_in_row": self.skipped_in_row}
+
+    def load(self, tensors: Mapping[str, Tensor], counters: Mapping[str, int]) -> None:
+        """Takes over what :meth:`tensors` and :meth:`counters` gave.
 
         Raises:
             TrainingError: The names are not those of this model.
@@ -138,6 +151,7 @@ class MasterOptimizer:
                 master.data.copy_(value)
             else:
                 self.adamw.state[master][key] = value.to(master.device)
+        self.updates, self.skipped_in_row = counters["updates"], counters["skipped_in_row"]
 
     def take_gradients(self, device: str) -> dict[str, Tensor]:
         """Takes the gradients away from the masters, onto another device."""

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from relax_core.api.columns import Column, Table
 from relax_core.dataflow.columns import LOSS_MASK, TOKENS
-from relax_core.trainers.torch.config import TorchTrainerConfig
-from relax_core.trainers.torch.layout import Layout, lay_out
+from relax_core.trainers.layout import Layout, lay_out
 
 Rows = list[list[bool]]
 ROWS = st.lists(st.lists(st.booleans(), max_size=8), min_size=1, max_size=6)
-PADDED, PACKED, SHARED = TorchTrainerConfig(), TorchTrainerConfig(packing=True), TorchTrainerConfig(share_prompts=True)
+PADDED: dict[str, bool] = {}
+PACKED, SHARED = {"packing": True}, {"share_prompts": True}
 
 
 def table_of(masks: Rows) -> Table:
@@ -31,9 +31,9 @@ def trainable(masks: Rows) -> list[tuple[int, int]]:
     return [(row, place) for row, mask in enumerate(masks) for place in range(1, len(mask)) if mask[place]]
 
 
-@given(masks=ROWS, config=st.sampled_from([PADDED, PACKED, SHARED]))
-def test_every_trainable_token_is_predicted_from_the_one_before_it(masks: Rows, config: TorchTrainerConfig) -> None:
-    layout = lay_out(table_of(masks), config, "cpu")
+@given(masks=ROWS, how=st.sampled_from([PADDED, PACKED, SHARED]))
+def test_every_trainable_token_is_predicted_from_the_one_before_it(masks: Rows, how: dict[str, bool]) -> None:
+    layout = lay_out(table_of(masks), "cpu", **how)
     if layout is None:
         assert not trainable(masks)
         return
@@ -46,7 +46,7 @@ def test_every_trainable_token_is_predicted_from_the_one_before_it(masks: Rows, 
 
 @given(masks=ROWS, packing=st.booleans())
 def test_only_what_a_trainable_token_depends_on_is_fed(masks: Rows, packing: bool) -> None:
-    layout = lay_out(table_of(masks), PACKED if packing else PADDED, "cpu")
+    layout = lay_out(table_of(masks), "cpu", packing=packing)
     if layout is None:
         return
     last = {row: place for row, place in trainable(masks)}
@@ -63,17 +63,17 @@ def test_only_what_a_trainable_token_depends_on_is_fed(masks: Rows, packing: boo
             assert line[:length] == [starts[row] + place + 100 for place in range(length)]
 
 
-@pytest.mark.parametrize("config", [PADDED, PACKED, SHARED])
+@pytest.mark.parametrize("how", [PADDED, PACKED, SHARED])
 @pytest.mark.parametrize("masks", [[[]], [[True]], [[False, False], []]])
-def test_nothing_trainable_is_no_layout(masks: Rows, config: TorchTrainerConfig) -> None:
-    assert lay_out(table_of(masks), config, "cpu") is None
+def test_nothing_trainable_is_no_layout(masks: Rows, how: dict[str, bool]) -> None:
+    assert lay_out(table_of(masks), "cpu", **how) is None
 
 
 def test_ids_of_any_width_reach_the_model_as_int64() -> None:
     table = table_of([[False, True]])
     narrow = table["tokens"]
     columns = {**table.columns, "tokens": Column(narrow.spec, narrow.values.astype(np.int32), narrow.offsets)}
-    layout = lay_out(Table(table.ids, table.groups, columns), PADDED, "cpu")
+    layout = lay_out(Table(table.ids, table.groups, columns), "cpu", **PADDED)
     assert layout is not None and layout.input_ids.dtype == layout.targets.dtype == torch.int64
 
 
@@ -106,8 +106,8 @@ def seen_from(layout: Layout, slot: int) -> list[int]:
 
 @given(table=groups_of_rows())
 def test_every_trainable_token_sees_its_row_and_nothing_else(table: Table) -> None:
-    layout = lay_out(table, SHARED, "cpu")
-    plain = lay_out(table, PADDED, "cpu")
+    layout = lay_out(table, "cpu", **SHARED)
+    plain = lay_out(table, "cpu", **PADDED)
     assert (layout is None) == (plain is None)
     if layout is None or plain is None or layout.seen_until is None:
         return
@@ -121,7 +121,7 @@ def test_every_trainable_token_sees_its_row_and_nothing_else(table: Table) -> No
 def test_a_group_is_its_beginning_once_and_then_each_row() -> None:
     asked, answered = [False] * 3, [True] * 2
     tokens = [[1, 2, 3, 4, 5], [1, 2, 3, 6, 7], [1, 2, 3, 8, 9], [1, 2, 3, 4, 5]]
-    layout = lay_out(grouped(tokens, [asked + answered] * 4, [0, 0, 0, 1]), SHARED, "cpu")
+    layout = lay_out(grouped(tokens, [asked + answered] * 4, [0, 0, 0, 1]), "cpu", **SHARED)
     assert layout is not None and layout.seen_until is not None and layout.position_ids is not None
     assert layout.input_ids.tolist() == [[1, 2, 3, 4, 6, 8], [1, 2, 3, 4, 0, 0]], "rows of other groups share nothing"
     assert layout.position_ids.tolist() == [[0, 1, 2, 3, 3, 3], [0, 1, 2, 3, 0, 0]]
@@ -131,7 +131,9 @@ def test_a_group_is_its_beginning_once_and_then_each_row() -> None:
 
 def test_a_beginning_ends_before_the_first_trainable_token() -> None:
     tokens = [[1, 2, 3, 4], [1, 2, 3, 5]]
-    layout = lay_out(grouped(tokens, [[False, False, True, True], [False, False, False, True]], [0, 0]), SHARED, "cpu")
+    layout = lay_out(
+        grouped(tokens, [[False, False, True, True], [False, False, False, True]], [0, 0]), "cpu", **SHARED
+    )
     assert layout is not None and layout.input_ids.tolist() == [[1, 2, 3, 3]]
 
 
@@ -139,10 +141,10 @@ def test_short_sequences_share_a_line() -> None:
     asked = [False] * 2
     tokens = [[1, 2, 3, 4, 5], [1, 2, 6, 7, 8], [1, 2, 3], [4, 5, 6], [5, 6, 7]]
     masks = [asked + [True] * 3] * 2 + [[*asked, True]] * 3
-    layout = lay_out(grouped(tokens, masks, [0, 0, 1, 2, 3]), SHARED, "cpu")
+    layout = lay_out(grouped(tokens, masks, [0, 0, 1, 2, 3]), "cpu", **SHARED)
     assert layout is not None and layout.input_ids.tolist() == [[1, 2, 3, 4, 6, 7], [1, 2, 4, 5, 5, 6]]
 
 
 def test_rows_that_share_nothing_are_padded() -> None:
-    layout = lay_out(grouped([[1, 2], [3, 4]], [[False, True]] * 2, [0, 0]), SHARED, "cpu")
+    layout = lay_out(grouped([[1, 2], [3, 4]], [[False, True]] * 2, [0, 0]), "cpu", **SHARED)
     assert layout is not None and layout.seen_until is layout.position_ids is None
