@@ -58,7 +58,7 @@ def launch(
             run.discard()
         raise
     except KeyboardInterrupt:
-        print(f"relax: interrupted{_way_on(config, run)}", file=sys.stderr)
+        print(f"relax: interrupted{_way_on(config, run, runtime)}", file=sys.stderr)
         if not run.started:
             run.discard()
         sys.exit(INTERRUPTED)
@@ -79,12 +79,13 @@ def _run(config: RunConfig, run: RunDirectory, checkpoint: Checkpoint | None, ru
     return run_local(config, run, checkpoint)
 
 
-def _way_on(config: RunConfig, run: RunDirectory) -> str:
+def _way_on(config: RunConfig, run: RunDirectory, runtime: str) -> str:
     """How an interrupted run goes on, if it can."""
     if CheckpointStore(run.checkpoints, config.run.checkpoint.keep).latest() is None:
         return ""
-    runs_dir = run.path.parent
-    return f"; go on with: relax train --resume {run.run_id}" + ("" if runs_dir == RUNS else f" --runs-dir {runs_dir}")
+    elsewhere = "" if run.path.parent == RUNS else f" --runs-dir {run.path.parent}"
+    other = "" if runtime == RUNTIMES[0] else f" --runtime {runtime}"
+    return f"; go on with: relax train --resume {run.run_id}{elsewhere}{other}"
 
 
 def _defaults(file: Path | None, base: Mapping[str, Any] | None, runtime: str) -> list[str]:

@@ -24,7 +24,7 @@ class StateClient:
 
     def count(self, name: str, amount: int = 1) -> None:
         """Adds to a counter of the run."""
-        self("tell", "count", name, amount)
+        self("count", name, amount)
 
 
 class RemoteSource:

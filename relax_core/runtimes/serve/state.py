@@ -108,9 +108,8 @@ class RunState:
             self._ledger.dropped(group, reason)
             self._dropped.add(group)
             if self._ledger.dropped_in_row > self._max_dropped_in_row:
-                self.failed(
-                    TrainingError(f"{self._ledger.dropped_in_row} groups in a row were dropped ({self._why()})")
-                )
+                many = f"{self._ledger.dropped_in_row} groups in a row were dropped ({self._why()})"
+                self.failed(TrainingError(f"{many}: nothing is left to train"))
             self._changed.notify_all()
 
     def counts(self) -> dict[str, int]:
@@ -203,13 +202,23 @@ class RunState:
             self._starts[role] += 1
             times = self._starts[role]
             if times > 1:
-                self._put(Record("count", (f"restarts/{role}", 1)))
-                self._put(Record("event", ("restarted", f"the front of {role} was started again")))
+                self.restarted(role, "its process died")
             if times > 1 + self._restarts:
                 self.failed(
                     RelaxError(f"the front of {role} died {times - 1} times; serve.restarts is {self._restarts}")
                 )
             return times
+
+    def restarted(self, name: str, cause: str) -> None:
+        """A front or a rank was started again."""
+        with self._changed:
+            self.count(f"restarts/{name}")
+            self._put(Record("event", ("restarted", f"{name}: {cause}")))
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Adds to a counter of the run."""
+        with self._changed:
+            self._put(Record("count", (name, amount)))
 
     def ended(self, role: str) -> None:
         """A role has seen the end of the stream."""
@@ -294,7 +303,7 @@ class StateActor(RunState):
             run.serve.restarts,
         )
         for count in counted:
-            self.tell("count", *count)
+            self.count(*count)
 
     def assignment(self) -> Assignment:
         """What the run does."""

@@ -142,11 +142,7 @@ class Supervisor:
         allowed = self.assignment.config.run.serve.restarts
         if self.deaths > allowed:
             raise RelaxError(f"{ENGINE} died {self.deaths} times, serve.restarts is {allowed}; the last time: {cause}")
-        for record in (
-            ("count", f"restarts/{ENGINE}", 1),
-            ("event", "restarted", f"{ENGINE} was started again: {cause}"),
-        ):
-            await acall(self._state, "tell", *record)
+        await acall(self._state, "restarted", ENGINE, str(cause))
         ray.kill(self._engine)
         await self._forgotten(ENGINE)
         await self._start_engine()

@@ -1,0 +1,131 @@
+"""The state of a run, without a cluster: what holds tasks back, what ends a run, what is told."""
+
+import pytest
+
+from relax_core.api.errors import RelaxError
+from relax_core.dataflow.ledger import Ledger, LedgerError
+from relax_core.dataflow.staleness import Admission
+from relax_core.roles.batches import COUNTERS
+from relax_core.roles.source import Source
+from relax_core.runtimes.length import crossed
+from relax_core.runtimes.serve.state import Record, RunState
+from relax_core.testing.threads import in_threads
+from tests.roles.conftest import Numbers
+
+
+def make(updates: int = 3, tasks: int = 2, every: int = 2, max_dropped: int = 2, epochs: int | None = None) -> RunState:
+    ledger = Ledger(lambda event: None)
+    source = Source(Numbers(6), 0, ledger, Admission(tasks, 0), epochs)
+    return RunState(source, ledger, updates, lambda before, now: crossed(every, before, now), max_dropped, restarts=1)
+
+
+def batch(state: RunState, update: int) -> None:
+    """Takes all tasks that may start through a whole batch of one update."""
+    groups = [task.group for task in state.admitted(0.0)[0]]
+    for group in groups:
+        state.generated(group, 1, 1, [0])
+        state.finished(group)
+    counters = {**COUNTERS, "updates": update - 1}
+    state.begin(groups, counters)
+    state.finish({**counters, "updates": update})
+
+
+def kinds(state: RunState) -> list[str]:
+    return [record.kind for record in state.drain(0.0)]
+
+
+def test_the_source_is_held_from_the_batch_on_until_its_evaluation_is_done() -> None:
+    state = make()
+    batch(state, 1)
+    batch(state, 2)
+    assert state.admitted(0.0) == ([], False)
+    assert state.drain(0.0) == [Record("batch", (1, False)), Record("batch", (2, True))]
+    waiting, _ = in_threads(lambda: state.admitted(600.0), state.go_on)
+    assert len(waiting[0]) == 2, "whoever waits is woken"
+
+
+def test_after_the_last_update_nothing_is_issued() -> None:
+    state = make(updates=2)
+    batch(state, 1)
+    batch(state, 2)
+    assert state.admitted(600.0) == ([], True)
+    assert state.counts() == {"issued": 4, "trained": 4, "dropped": 0, "pending": 0}
+    assert kinds(state) == ["batch", "done"]
+
+
+def test_too_many_drops_end_the_run() -> None:
+    state = make(tasks=4, max_dropped=2)
+    for task in state.admitted(0.0)[0][:3]:
+        state.dropped(task.group, "strange")
+        state.dropped(task.group, "strange")
+    (failed,) = state.drain(0.0)
+    assert failed.kind == "failed"
+    assert str(failed.arguments[0]) == "3 groups in a row were dropped (strange: 3): nothing is left to train"
+
+
+def test_a_stream_that_ends_untrained_is_an_error_and_one_that_ends_early_is_none() -> None:
+    state = make(epochs=1)
+    state.ended("actor")
+    (failed,) = state.drain(0.0)
+    assert "nothing was trained" in str(failed.arguments[0])
+    state = make()
+    batch(state, 1)
+    state.ended("actor")
+    assert kinds(state) == ["batch", "done"]
+
+
+def test_a_front_that_dies_too_often_ends_the_run() -> None:
+    state = make()
+    assert [state.started("reward") for _ in range(3)] == [1, 2, 3]
+    records = state.drain(0.0)
+    assert [record.arguments for record in records if record.kind == "count"] == [("restarts/reward", 1)] * 2
+    assert "reward died 2 times" in str(records[-1].arguments[0])
+
+
+def test_an_update_is_reported_once_and_with_what_the_rollouts_of_all_lives_did() -> None:
+    state = make()
+    state.published(3, 1e-7)
+    state.rolled_out(1, 100, 2.0)
+    state.rolled_out(2, 20, 1.0)
+    state.rolled_out(2, 50, 1.0)
+    for update in (1, 1, 2):
+        state.report(update, {"train/loss": float(update)})
+    first, second = state.drain(0.0)
+    assert first.arguments[1] == {"train/loss": 1.0, "perf/rollout_tokens_per_s": 50.0, "mismatch/probe_max": 1e-7}
+    assert second.arguments[0] == 2
+    assert (state.facts().rollout_tokens, state.facts().rollout_s, state.version()) == (150, 3.0, 3)
+
+
+def test_what_is_no_repetition_is_still_an_error() -> None:
+    state = make()
+    (first, _), _ = state.admitted(0.0)
+    state.generated(first.group, 1, 1, [0])
+    with pytest.raises(LedgerError):
+        state.generated(first.group, 1, 1, [0])
+    state.unfinished()
+    state.generated(first.group, 1, 1, [0])
+
+
+def test_a_checkpoint_goes_on_where_it_stood() -> None:
+    state, other = make(), make()
+    batch(state, 1)
+    other.restore(state.checkpoint())
+    assert [task.group for task in other.admitted(0.0)[0]] == [2, 3]
+    assert other.batches() == ((), (), {**COUNTERS, "updates": 1})
+    other.report(1, {})
+    assert kinds(other) == [], "told before the checkpoint"
+
+
+def test_a_rank_s_next_life_is_waited_for() -> None:
+    state = make()
+    assert state.life("engine-0", 0, 0.0) == 0
+    life, _ = in_threads(lambda: state.life("engine-0", 1, 600.0), lambda: state.alive("engine-0", 2))
+    assert life == 2
+
+
+def test_failures_come_before_whatever_is_told_later() -> None:
+    state = make()
+    state.failed(RelaxError("why"))
+    state.tell("event", "later", "news")
+    assert kinds(state) == ["failed", "event"]
+    assert state.admitted(0.0) == ([], True)
