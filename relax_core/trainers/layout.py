@@ -41,22 +41,23 @@ class Layout:
     fed: int
 
 
-def lay_out(
-    table: Table, device: torch.device | str, packing: bool = False, share_prompts: bool = False
-) -> Layout | None:
+def lay_out(table: Table, device: torch.device | str, packing: bool = False, share_up_to: int = 0) -> Layout | None:
     """Arranges a table's rows for the model; ``None`` when no token is trainable.
 
     Args:
         table: Rows with ``tokens`` and ``loss_mask``.
         device: Where the model's input is.
         packing: Rows end to end, instead of one line each.
-        share_prompts: Tokens with which all rows of a group begin once, the rest of each row behind them.
+        share_up_to: Tokens with which all rows of a group begin once, the rest of each row behind them, as long as no
+            line has more tokens than this.
     """
     positions = trainable_positions(table)
     if not len(positions):
         return None
     rows = _rows(table, positions)
-    shared = share_beginnings(rows) if share_prompts else None
+    shared = share_beginnings(rows) if share_up_to else None
+    if shared is not None and shared.shape[1] > share_up_to:
+        shared = None
     if shared is not None:
         shape, slots = shared.shape, shared.slots
     elif packing:

@@ -13,7 +13,7 @@ from relax_core.trainers.layout import Layout, lay_out
 Rows = list[list[bool]]
 ROWS = st.lists(st.lists(st.booleans(), max_size=8), min_size=1, max_size=6)
 PADDED: dict[str, bool] = {}
-PACKED, SHARED = {"packing": True}, {"share_prompts": True}
+PACKED, SHARED = {"packing": True}, {"share_up_to": 1000}
 
 
 def table_of(masks: Rows) -> Table:

@@ -25,7 +25,7 @@ def factory_of(directory: Path, **defaults: Any) -> Callable[..., TorchTrainer]:
 class TestPadded(TrainerContract):
     @pytest.fixture
     def factory(self, tmp_path: Path) -> Callable[..., TorchTrainer]:
-        return factory_of(tmp_path)
+        return factory_of(tmp_path, share_prompts=False)
 
 
 class TestPackedChunkedAndRecomputed(TrainerContract):

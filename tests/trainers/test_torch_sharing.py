@@ -42,7 +42,7 @@ def policy_of(path: Path, dtype: str = "float32", attention: str = "sdpa", **set
 @pytest.fixture(scope="module")
 def policies(path: Path) -> tuple[CausalPolicy, CausalPolicy]:
     """One that shares prompts and one that does not."""
-    return policy_of(path, share_prompts=True), policy_of(path)
+    return policy_of(path, share_prompts=True), policy_of(path, share_prompts=False)
 
 
 @st.composite
@@ -115,11 +115,11 @@ def one_group() -> MicroBatch:
 @pytest.mark.parametrize("config", [{"logprob_chunk_tokens": 2}, {"gradient_checkpointing": True}])
 def test_in_every_way_of_computing(path: Path, attention: str, config: dict[str, Any]) -> None:
     sharing = policy_of(path, attention=attention, share_prompts=True, **config)
-    assert_alike(answers(sharing, [one_group()]), answers(policy_of(path), [one_group()]))
+    assert_alike(answers(sharing, [one_group()]), answers(policy_of(path, share_prompts=False), [one_group()]))
 
 
 def test_in_bfloat16(path: Path) -> None:
-    sharing, plain = policy_of(path, "bfloat16", share_prompts=True), policy_of(path, "bfloat16")
+    sharing, plain = policy_of(path, "bfloat16", share_prompts=True), policy_of(path, "bfloat16", share_prompts=False)
     assert_alike(answers(sharing, [one_group()]), answers(plain, [one_group()]), 0.05)
 
 
@@ -136,8 +136,24 @@ def test_a_shared_prompt_goes_through_the_model_once(policies: tuple[CausalPolic
 
 def test_only_a_trainer_that_shares_prompts_prefers_groups(tiny_model_path: Path) -> None:
     context = Context("test", 0, tiny_model_path, ModelSource(tiny_model_path))
-    for shares in (False, True):
-        assert TorchTrainer(TorchTrainerConfig(share_prompts=shares), context).prefers_groups is shares
+    for shares, prefers in ((False, False), (True, True), (None, True)):
+        assert TorchTrainer(TorchTrainerConfig(share_prompts=shares), context).prefers_groups is prefers
+    assert not TorchTrainer(TorchTrainerConfig(packing=True), context).prefers_groups
+
+
+def test_by_itself_it_shares_short_prompts_and_no_long_ones(tiny_model_path: Path) -> None:
+    policy = policy_of(tiny_model_path)
+    shapes = []
+    handle = policy.model.get_input_embeddings().register_forward_hook(
+        lambda _, inputs, __: shapes.append(tuple(inputs[0].shape))
+    )
+    for prompt in (5, 300):
+        tokens = Column.of(TOKENS, [[1] * prompt + [answer] for answer in (2, 3)])
+        masks = Column.of(LOSS_MASK, [[False] * prompt + [True]] * 2)
+        table = Table(np.arange(2), np.zeros(2, np.int64), {"tokens": tokens, "loss_mask": masks})
+        policy.score(MicroBatch(table, np.full(2, 2), np.full(2, 2)))
+    handle.remove()
+    assert shapes == [(1, 5), (2, 300)]
 
 
 def test_one_layout_at_a_time() -> None:

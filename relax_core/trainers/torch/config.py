@@ -8,7 +8,7 @@ from relax_core.config import TrainerConfig
 
 
 class TorchTrainerConfig(TrainerConfig):
-    """AdamW on one device, for any causal language model of transformers."""
+    """AdamW on one device per rank, for any causal language model of transformers."""
 
     gradient_checkpointing: bool = Field(
         False, description="Recompute each layer in the backward pass: less memory, a third more work."
@@ -21,10 +21,10 @@ class TorchTrainerConfig(TrainerConfig):
         description="Rows of a micro-batch end to end, attending only to themselves, instead of padded to the longest. "
         "Pays with `flash_attention_2`; `sdpa` and `eager` hold a mask of all tokens by all tokens.",
     )
-    share_prompts: bool = Field(
-        False,
+    share_prompts: bool | None = Field(
+        None,
         description="Tokens with which all rows of a group begin go through the model once, the rest of each row "
-        "behind them. Pays while a group has few tokens for the width of the model: attention masks the tokens of "
+        "behind them. Absent: on a CPU, for groups of up to 256 tokens, where it pays. Attention masks the tokens of "
         "other rows, it does not skip them. Needs `sdpa` or `eager` and layers that see all tokens before; the mask is "
         "of all tokens of a group by all.",
     )

@@ -42,7 +42,8 @@ class TorchTrainer(Trainer):
                 f"trainer: 'torch' on {context.world_size} ranks needs a process group, and there is none"
             )
         self.config = config
-        self.prefers_groups = config.share_prompts
+        on_host = torch.device(context.device).type == HOST
+        self.prefers_groups = on_host and not config.packing if config.share_prompts is None else config.share_prompts
         self.context = context
         self.source = context.model
         self._waiting: dict[str, Tensor] = {}
