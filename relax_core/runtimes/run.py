@@ -17,6 +17,7 @@ from relax_core.api.dataset import Dataset
 from relax_core.api.errors import RelaxError, TrainingError
 from relax_core.api.sink import RunInfo
 from relax_core.api.trainer import Trainer
+from relax_core.api.transport import Transport
 from relax_core.checkpoint.run_directory import LEDGER, RunDirectory
 from relax_core.checkpoint.store import Checkpoint, CheckpointStore
 from relax_core.config.load import RunConfig, Selected
@@ -175,7 +176,7 @@ class Run(ABC):
             dataset=dataset,
             algorithm=algorithm.build(context),
             trainer=trainer,
-            transport=self.config.transport.build(context),
+            transport=self._transport(context),
             ledger=Ledger(self.directory.append_jsonl(LEDGER if name == "main" else f"{name}_{LEDGER}").append),
             codec=session.codec,
             hub=self.hub,
@@ -193,6 +194,11 @@ class Run(ABC):
             reference=reference,
         )
         return Stage(parts)
+
+    def _transport(self, context: Context) -> Transport:
+        """The transport of a stage in this process."""
+        transport: Transport = self.config.transport.build(context)
+        return transport
 
     async def _take_turns(self, stage: Stage, updates: int, after_turn: Callable[[], Awaitable[None]]) -> None:
         limit = stage.parts.batch.dropped_in_row_limit

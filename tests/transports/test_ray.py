@@ -1,6 +1,8 @@
 """The transport on Ray against the contract of all transports, in real time, on a small cluster."""
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,3 +39,22 @@ class TestRayTransport(TransportContract):
 def test_a_transport_that_nobody_opened_is_an_error_that_names_the_run() -> None:
     with pytest.raises(TransportError, match=r"transport-test-.* is gone"):
         make().take("actor")
+
+
+def test_a_transport_without_a_cluster_starts_none() -> None:
+    code = f"""
+import sys, ray
+from pathlib import Path
+from relax_core.api.context import Context
+from relax_core.api.errors import TransportError
+from relax_core.transports.ray.config import RayTransportConfig
+from relax_core.transports.ray.transport import RayTransport
+for use in (lambda end: end.open((), ()), lambda end: end.depth()):
+    try:
+        use(RayTransport(RayTransportConfig(), Context({next(NAMES)!r}, 0, Path())))
+    except TransportError as error:
+        print(error)
+sys.exit(ray.is_initialized())
+"""
+    ended = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
+    assert "needs a Ray cluster" in ended.stdout and "in no Ray cluster" in ended.stdout

@@ -7,7 +7,9 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from relax_core.api.context import Context
 from relax_core.api.errors import ConfigError, DeadlineExceeded, RelaxError
+from relax_core.api.transport import Transport
 from relax_core.checkpoint.run_directory import RunDirectory
 from relax_core.checkpoint.store import Checkpoint
 from relax_core.config.load import RunConfig
@@ -24,6 +26,8 @@ from relax_core.runtimes.serve.roles import FRONTS
 from relax_core.runtimes.serve.state import Record
 from relax_core.runtimes.serve.supervisor import Supervisor
 from relax_core.runtimes.session import make_evaluator, make_probe, open_session, start_scorer
+from relax_core.transports.memory.config import MemoryTransportConfig
+from relax_core.transports.memory.transport import MemoryTransport
 from relax_core.transports.ray.calls import acall
 
 LISTEN = 1.0
@@ -70,6 +74,10 @@ class ServeRun(Run):
         with cluster(self.config.run.serve.object_store_bytes):
             async with AsyncExitStack() as stack:
                 await self._train(path, version, stack)
+
+    def _transport(self, context: Context) -> Transport:
+        """The warm-up is in this process, and so are its rows: its transport is not the one that fronts share."""
+        return MemoryTransport(MemoryTransportConfig())
 
     async def _train(self, path: Path, version: int, stack: AsyncExitStack) -> None:
         assignment = Assignment(

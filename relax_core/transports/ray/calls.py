@@ -24,6 +24,8 @@ def find_actor(name: str, namespace: str) -> ActorHandle:
     Raises:
         ActorLost: There is none now.
     """
+    if not ray.is_initialized():  # Ray would start a cluster of its own accord.
+        raise ActorLost(f"{namespace}: this process is in no Ray cluster")
     try:
         return ray.get_actor(name, namespace=namespace)
     except ValueError as error:

@@ -40,6 +40,8 @@ class RayTransport(Transport):
         self._server: ActorHandle | None = None
 
     def open(self, columns: Sequence[ColumnSpec], consumers: Sequence[Consumer]) -> None:
+        if not ray.is_initialized():
+            raise TransportError("transport: 'ray' needs a Ray cluster, which --runtime serve starts; there is none")
         if self._server is None:
             options = {"name": SERVER, "namespace": self._run_id, "num_cpus": 0, "max_concurrency": THREADS}
             server: Any = ray.remote(MemoryTransport)
