@@ -109,7 +109,7 @@ class TimeoutConfig(Config):
 
 
 class ServeConfig(Config):
-    """The runtime `serve`; ignored by no other: without `--runtime serve` the section is refused."""
+    """Ranks and deadlines with `--runtime serve`; another runtime refuses the section."""
 
     actor_ranks: int = Field(2, ge=1, description="Data-parallel ranks of the trainer.")
     restarts: int = Field(3, ge=0, description="Deaths of one front, or of the engine, that a run survives.")
