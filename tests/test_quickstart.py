@@ -21,10 +21,11 @@ HELD_OUT = GeneratedDatasetConfig(task="sort_digits", digits=4, split="heldout",
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def train(folder: Path, name: str, *settings: str) -> dict[str, Any]:
+def train(folder: Path, name: str, *settings: str, runtime: str = "local") -> dict[str, Any]:
     """`relax train examples/quickstart/text.yaml` in a process of its own; its summary."""
     program = str(Path(sys.executable).with_name("relax"))
     command = [program, "train", "examples/quickstart/text.yaml", "--runs-dir", str(folder), "--name", name]
+    command += ["--runtime", runtime]
     options = [part for setting in settings for part in ("--set", setting)]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     subprocess.run([*command, *options], cwd=ROOT, env=environment, check=True, timeout=800)
@@ -56,6 +57,12 @@ def test_it_learns_and_leaves_an_ordinary_model(tmp_path: Path, seed: int) -> No
     assert verify(ledger)["trained"] == summary["trained"]
     policy = tmp_path / "run" / "checkpoints" / "update-000100" / "policy"
     assert greedy_accuracy(policy) == pytest.approx(summary["eval_last"], abs=1 / len(GeneratedDataset(HELD_OUT, None)))
+
+
+def test_it_learns_on_ray_serve(tmp_path: Path) -> None:
+    summary = train(tmp_path, "run", runtime="serve")
+    assert summary["eval_last"] - summary["eval_first"] >= 0.2
+    assert summary["issued"] == summary["trained"] + summary["dropped"] + summary["pending"] == 3200
 
 
 def test_memory_is_flat_over_two_hundred_updates(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ def _connect(folder: str, object_store_bytes: int) -> None:
         address="local",
         num_cpus=LOGICAL_CPUS,
         include_dashboard=False,
+        _node_ip_address="127.0.0.1",
         object_store_memory=object_store_bytes,
         _temp_dir=folder,
         **quiet,

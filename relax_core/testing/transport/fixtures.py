@@ -19,7 +19,8 @@ COLUMNS = (TOKENS, LOGPROBS, REWARD, SEGMENTS, TASK)
 REWARDER = Consumer("rewarder", frozenset({"tokens", "task"}), frozenset({"task"}))
 ACTOR = Consumer("actor", frozenset({"tokens", "reward", "segments"}), frozenset({"reward"}))
 
-LEASE_SECONDS = 0.05
+LEASE_SECONDS = 2.0
+"""Longer than a busy machine needs between two calls, where no clock can be moved."""
 PATIENCE = 600.0
 """Longer than :func:`in_threads` lets a thread run: such a wait passes its test only if it is woken."""
 
