@@ -1,5 +1,6 @@
 """The folder of one run: what it was started with, what it did, what came out."""
 
+import fcntl
 import importlib.metadata
 import itertools
 import json
@@ -7,7 +8,8 @@ import platform
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ CONFIG = "config.yaml"
 VERSIONS = "versions.json"
 SEED = "seed"
 LEDGER = "ledger"
+LOCK = "lock"
 
 
 class RunDirectory:
@@ -75,6 +78,20 @@ class RunDirectory:
         path = runs_dir / name
         _require_run(path)
         return cls(path)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps every other process from writing to the run, until the end or the death of this one.
+
+        Raises:
+            ConfigError: Another process holds it.
+        """
+        with (self.path / LOCK).open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ConfigError(f"--resume: run {str(self.path)!r} is still going; end that process first") from error
+            yield
 
     @property
     def started(self) -> bool:

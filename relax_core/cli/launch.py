@@ -51,17 +51,18 @@ def launch(
         config, run, checkpoint = _new(file, [*_defaults(file, base, runtime), *overrides], base, runtime)
     else:
         config, run, checkpoint = _resumed(file, overrides, resume, runtime)
-    try:
-        summary = _run(config, run, checkpoint, runtime)
-    except RelaxError:
-        if not run.started:
-            run.discard()
-        raise
-    except KeyboardInterrupt:
-        print(f"relax: interrupted{_way_on(config, run, runtime)}", file=sys.stderr)
-        if not run.started:
-            run.discard()
-        sys.exit(INTERRUPTED)
+    with run.held():
+        try:
+            summary = _run(config, run, checkpoint, runtime)
+        except RelaxError:
+            if not run.started:
+                run.discard()
+            raise
+        except KeyboardInterrupt:
+            print(f"relax: interrupted{_way_on(config, run, runtime)}", file=sys.stderr)
+            if not run.started:
+                run.discard()
+            sys.exit(INTERRUPTED)
     print(json.dumps(summary, indent=2))
 
 

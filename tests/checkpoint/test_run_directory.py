@@ -109,3 +109,11 @@ def test_ledger_and_summary_are_in_the_folder(tmp_path: Path) -> None:
         run.write_summary({"reward": float("nan")})
     assert json.loads((run.path / "summary.json").read_text()) == {"reward": 0.5}
     assert run.checkpoints.parent == run.path
+
+
+def test_a_run_has_one_writer(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "one", {}, 0)
+    with run.held(), pytest.raises(ConfigError, match="is still going"), RunDirectory(run.path).held():
+        pass
+    with RunDirectory(run.path).held():
+        pass

@@ -95,7 +95,7 @@ class ServeRun(Run):
         self._state = state = supervisor.start_state()
         if self.checkpoint is not None:
             state("restore", self.checkpoint.state["stage"])
-            self.record.restore(self.checkpoint.state["record"])
+            self._restore_record(self.checkpoint.state)
         transport = assignment.transport(self._count)
         transport.open(self.plan.columns, self.plan.consumers)
         codec = self.builder.codec(path)
