@@ -40,7 +40,8 @@ test-slow: $(VENV)/.develop
 
 # One process at a time: an engine or a group of ranks fills both cores.
 test-backends: $(BACKENDS)/.backends
-	OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 $(BACKENDS)/bin/pytest plugins/relax_megatron plugins/relax_vllm
+	OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 $(BACKENDS)/bin/pytest plugins/relax_megatron
+	OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 $(BACKENDS)/bin/pytest plugins/relax_vllm
 
 lint: $(VENV)/.develop
 	$(VENV)/bin/ruff check .

@@ -40,6 +40,8 @@ async def test_close_leaves_nothing_and_the_next_engine_serves_by_priority(start
         await engine.close()
         return ended, model
 
+    # Another package's tests may have left helpers in this process; vLLM must add none.
+    children = set(psutil.Process().children(recursive=True))
     await run_once()
     threads = set(threading.enumerate())
     ended, model = await run_once()
@@ -47,7 +49,7 @@ async def test_close_leaves_nothing_and_the_next_engine_serves_by_priority(start
     assert ended == ["high", "middle", "low"]
     assert model() is None, "the weights are given back"
     assert set(threading.enumerate()) <= threads
-    assert psutil.Process().children(recursive=True) == []
+    assert set(psutil.Process().children(recursive=True)) <= children
     assert not torch.distributed.is_initialized()
 
 
