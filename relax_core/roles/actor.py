@@ -1,6 +1,5 @@
 """The actor role trains: one batch of groups per step, then a publication."""
 
-import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -8,7 +7,6 @@ import numpy as np
 
 from relax_core.api.columns import Table
 from relax_core.api.errors import EndOfStream
-from relax_core.api.trainer import Sums
 from relax_core.api.transport import Lease, Transport
 from relax_core.config.run import BatchConfig
 from relax_core.dataflow.batching import BatchPlan, UpdatePlan, plan_batch
@@ -16,7 +14,7 @@ from relax_core.dataflow.plan import Plan
 from relax_core.dataflow.rows import trainable_counts
 from relax_core.dataflow.seeds import derive_seed
 from relax_core.dataflow.staleness import lags
-from relax_core.metrics.batch import batch_metrics
+from relax_core.metrics.update import update_metrics
 from relax_core.roles.batches import COUNTERS
 from relax_core.roles.collaborators import Batches
 from relax_core.roles.lease import held
@@ -142,11 +140,10 @@ class Actor(Role):
         self.seconds += seconds
         self.trained_tokens += sums.tokens
         rows = np.concatenate([np.empty(0, np.int64), *(rows for rank in update.ranks for rows in rank)])
-        report = {f"train/{name}": value for name, value in metrics.items()}
-        report |= _means(sums) | batch_metrics(lease.table.select(rows))
+        report = update_metrics(sums, metrics, lease.table.select(rows))
         report["perf/train_tokens_per_s"] = sums.tokens / seconds
         report["train/version"] = float(self._version())
-        self._report(self.updates, _finite(report))
+        self._report(self.updates, report)
 
     def state(self) -> dict[str, int | float]:
         """Counters between two batches, as JSON values."""
@@ -156,15 +153,3 @@ class Actor(Role):
         """Sets the counters to those of :meth:`state`."""
         for name in COUNTERS:
             setattr(self, name, state[name])
-
-
-def _means(sums: Sums) -> dict[str, float]:
-    means = {name: total / count for name, (total, count) in sums.metrics.items() if count}
-    report = {name if "/" in name else f"train/{name}": value for name, value in means.items()}
-    report["train/loss"] = sums.value / sums.weight if sums.weight else 0.0
-    return report
-
-
-def _finite(report: dict[str, float]) -> dict[str, float]:
-    """Without the numbers of a loss that was not finite: such an update is skipped, and ``train/skipped`` says so."""
-    return {name: value for name, value in report.items() if math.isfinite(value)}
