@@ -105,20 +105,27 @@ class BatchStore:
         with _reading(self._path(number)) as file:
             return _record_of(file)
 
-    def covering(self, update: int) -> BatchRecord | None:
-        """The record with an optimizer step of that number; ``None`` where none is stored.
+    def updates(self, number: int) -> range:
+        """Numbers of the optimizer steps of a batch, without reading its rows.
+
+        Raises:
+            RelaxError: As :meth:`load`.
+        """
+        with _reading(self._path(number)) as file:
+            header = _header(file)
+            first = int(header["first_update"])
+            return range(first, first + len(header["micro_batches"]))
+
+    def covering(self, update: int) -> int | None:
+        """Number of the stored batch with an optimizer step of that number; ``None`` where none is.
 
         Raises:
             RelaxError: A file that was looked at is damaged.
         """
         numbers = self.numbers()
-        place = bisect_right(numbers, update, key=self._first_update) - 1
-        record = self.load(numbers[place]) if place >= 0 else None
-        return record if record is not None and update <= record.last_update else None
-
-    def _first_update(self, number: int) -> int:
-        with _reading(self._path(number)) as file:
-            return int(_header(file)["first_update"])
+        place = bisect_right(numbers, update, key=lambda number: self.updates(number).start) - 1
+        found = place >= 0 and update in self.updates(numbers[place])
+        return numbers[place] if found else None
 
     def _path(self, number: int) -> Path:
         return self.directory / f"batch-{number:06d}.npz"

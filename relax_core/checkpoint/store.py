@@ -97,9 +97,14 @@ class CheckpointStore:
             logger.warning("old checkpoints in %s could not be removed: %s", self.directory, error)
         return final
 
-    def latest(self) -> Checkpoint | None:
-        """The newest complete checkpoint; broken and half-written ones above it are skipped with a warning."""
-        for _, path in sorted(self._folders(), reverse=True):
+    def latest(self, at_most: int | None = None) -> Checkpoint | None:
+        """The newest complete checkpoint; broken and half-written ones above it are skipped with a warning.
+
+        Args:
+            at_most: Only of this update, or of one before.
+        """
+        folders = [(update, path) for update, path in self._folders() if at_most is None or update <= at_most]
+        for _, path in sorted(folders, reverse=True):
             try:
                 return self.load(path)
             except RelaxError as error:

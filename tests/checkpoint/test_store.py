@@ -45,6 +45,14 @@ def test_without_a_checkpoint_there_is_no_latest(store: CheckpointStore) -> None
     assert store.latest() is None
 
 
+def test_the_newest_up_to_an_update_is_found(store: CheckpointStore) -> None:
+    for update in (10, 20):
+        store.write(update, save, STATE)
+    found = {at_most: store.latest(at_most) for at_most in (9, 10, 19, 20, 21)}
+    updates = {at_most: checkpoint.update if checkpoint else None for at_most, checkpoint in found.items()}
+    assert updates == {9: None, 10: 10, 19: 10, 20: 20, 21: 20}
+
+
 def test_it_is_no_checkpoint_before_all_is_written(store: CheckpointStore) -> None:
     store.write(100, save, STATE)
 
