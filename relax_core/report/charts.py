@@ -1,0 +1,88 @@
+"""The numbers of ``metrics.jsonl`` as series, and the charts that stand first in a report."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from relax_core.report.files import evenly
+
+NOT_METRICS = frozenset({"stream", "step", "time", "non_finite"})
+MAX_POINTS = 2000
+"""Steps of a stream that a page shows; of more it shows some at equal distances."""
+
+DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One chart over the updates of the main stage.
+
+    Args:
+        title: What it shows.
+        metrics: Names, or patterns with ``*``, of the metrics it may hold.
+        about: One sentence for people who do not know the metric.
+    """
+
+    title: str
+    metrics: tuple[str, ...]
+    about: str
+
+
+PANELS = (
+    Panel("Reward", ("rollout/reward",), "Mean reward of the answers that an update trained on"),
+    Panel("Evaluation", ("eval/reward", "eval/*/reward"), "Mean reward on tasks that are never trained on"),
+    Panel("Response length", ("rollout/response_tokens", "rollout/response_tokens_max"), "Tokens of an answer"),
+    Panel("Entropy", ("train/entropy",), "Of the distribution each token was drawn from, in nats"),
+    Panel("Clip fraction", ("train/clip_fraction*",), "Share of tokens whose gradient a clip cut off"),
+    Panel("Gradient norm", ("train/grad_norm",), "Of the whole gradient, before clipping"),
+    Panel("Mismatch KL", ("mismatch/kl",), "KL of the engine's policy to the trainer's for the same weights, per token"),
+    Panel("Probe gap", ("mismatch/probe_max",), "Largest difference of a log-probability, engine to trainer, in nats"),
+    Panel("Lag", ("*/lag", "*/lag_*"), "Publications between a trained token and the trainer"),
+    Panel("Throughput", ("perf/rollout_tokens_per_s", "perf/train_tokens_per_s"), "Tokens per second"),
+    Panel("Loss", ("train/loss",), "Of the update, over all its tokens"),
+    Panel("Queue", ("*/queue*", "*/queued*"), "Groups on their way to the trainer"),
+)
+STREAMS = ("train", "eval")
+"""Streams whose steps are updates of the main stage."""
+
+
+def read_series(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The series of each stream: ``steps``, ascending, ``metrics`` with a value or ``None`` for each step, and
+    ``total``, the number of steps there are.
+
+    A resumed run repeats steps, and an evaluation may take several lines: of one metric at one step the last counts.
+    """
+    merged: dict[str, dict[int, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
+    for line in lines:
+        values = {name: value for name, value in line.items() if name not in NOT_METRICS}
+        merged[line["stream"]][line["step"]].update(values)
+    return {stream: _columns(steps) for stream, steps in merged.items()}
+
+
+def choose_panels(series: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The charts of :data:`PANELS` that have a metric, in their order, each with its ``lines``."""
+    tags = [(stream, name) for stream in STREAMS if stream in series for name in series[stream]["metrics"]]
+    panels = []
+    for panel in PANELS:
+        lines = [
+            {"stream": stream, "metric": name}
+            for pattern in panel.metrics
+            for stream, name in tags
+            if fnmatchcase(name, pattern)
+        ]
+        if lines:
+            panels.append({"title": panel.title, "about": panel.about, "lines": lines})
+    return panels
+
+
+def _columns(steps: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    shown = evenly(sorted(steps), MAX_POINTS)
+    names = sorted({name for values in steps.values() for name in values})
+    metrics = {name: [_rounded(steps[step].get(name)) for step in shown] for name in names}
+    return {"steps": shown, "metrics": metrics, "total": len(steps)}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.{DIGITS}g}")

@@ -1,0 +1,124 @@
+"""Rows of some stored batches, for the sample browser."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relax_core.api.columns import IntArray, Table
+from relax_core.api.rows import StopReason
+from relax_core.checkpoint.batches import BatchRecord, BatchStore
+from relax_core.dataflow.staleness import lags
+from relax_core.report.files import evenly
+from relax_core.roles.tasks import unpack_task
+
+MAX_BATCHES = 12
+MAX_ROWS = 16
+"""Rows of a batch that a page shows, by whole groups as far as they fit."""
+
+MAX_TOKENS = 80_000
+"""Tokens of all rows that a page shows; they make up most of its size."""
+
+NUMBERS = ("rollout_logprobs", "old_logprobs", "ref_logprobs", "trainer_logprobs", "advantages")
+"""Columns with a number for each token, or for each row."""
+
+DIGITS = 4
+
+TokenText = Callable[[int], str]
+
+
+def read_samples(directory: Path, text: TokenText | None) -> dict[str, Any]:
+    """The chosen batches with their rows, and ``texts``, the text of each token id in them.
+
+    Args:
+        directory: Folder of the run's :class:`relax_core.checkpoint.batches.BatchStore`.
+        text: Text of a token id; without it ids stand for themselves.
+    """
+    store = BatchStore(directory, keep=1)
+    numbers = store.numbers()
+    chosen = evenly(numbers, MAX_BATCHES)
+    budget = MAX_TOKENS // max(1, len(chosen))
+    batches = [_batch(store.load(number), budget) for number in chosen]
+    ids = {token for batch in batches for row in batch["rows"] for token in row["tokens"]}
+    texts = {str(token): text(token) if text else f"<{token}>" for token in sorted(ids)}
+    return {"batches": batches, "texts": texts, "total": len(numbers)}
+
+
+def _batch(record: BatchRecord, budget: int) -> dict[str, Any]:
+    places = _choose_rows(record.table, budget)
+    table = record.table.select(places)
+    ages, updates = lags(table, record.version), _update_of_rows(record)
+    rows = [_row(table, place, budget) | {"lag": int(ages[place])} for place in range(len(table))]
+    for row, place in zip(rows, places, strict=True):
+        row["updates"] = updates.get(int(place), [])
+    return {
+        "batch": record.batch,
+        "first_update": record.first_update,
+        "last_update": record.last_update,
+        "version": record.version,
+        "temperature": record.temperature,
+        "rows": rows,
+        "total": len(record.table),
+    }
+
+
+def _choose_rows(table: Table, budget: int) -> IntArray:
+    """Whole groups at equal distances, as many as fit; of a single larger one its first rows."""
+    groups = list(dict.fromkeys(table.groups.tolist()))
+    lengths = table["tokens"].lengths
+    per_group, tokens_per_group = len(table) / len(groups), lengths.sum() / len(groups)
+    fit = int(min(MAX_ROWS // per_group, budget // max(1, tokens_per_group)))
+    chosen = evenly(groups, max(1, fit))
+    rows = np.concatenate([np.flatnonzero(table.groups == group) for group in chosen])[:MAX_ROWS]
+    whole = int(np.searchsorted(np.cumsum(lengths[rows]), budget, side="right"))
+    return rows[: max(1, whole)]
+
+
+def _update_of_rows(record: BatchRecord) -> dict[int, list[int]]:
+    """The updates that used each row, by its position."""
+    used: dict[int, list[int]] = {}
+    for update, plan in enumerate(record.updates, record.first_update):
+        for place in np.concatenate([micro_batch for rank in plan.ranks for micro_batch in rank] or [[]]):
+            used.setdefault(int(place), []).append(update)
+    return used
+
+
+def _row(table: Table, place: int, budget: int) -> dict[str, Any]:
+    tokens = table["tokens"][place]
+    scored = bool(table["scored"][place]) if "scored" in table else True
+    task = unpack_task(table["task"][place]) if "task" in table else None
+    return {
+        "id": int(table.ids[place]),
+        "group": int(table.groups[place]),
+        "tokens": tokens[:budget].tolist(),
+        "length": len(tokens),
+        "mask": table["loss_mask"][place][:budget].astype(int).tolist(),
+        "segments": table["segments"][place].tolist() if "segments" in table else [],
+        "stop": StopReason(int(table["stop_reason"][place])).name.lower() if "stop_reason" in table else None,
+        "reward": float(table["reward"][place]) if "reward" in table and scored else None,
+        "parts": _parts(table, place),
+        "label": task.label if task else None,
+        "numbers": {name: _numbers(table[name][place], budget) for name in NUMBERS if name in table},
+    }
+
+
+def _parts(table: Table, place: int) -> Mapping[str, Any]:
+    if "reward_parts" not in table:
+        return {}
+    parts: Mapping[str, Any] = json.loads(table["reward_parts"][place].tobytes() or b"{}")
+    return parts
+
+
+def _numbers(entry: npt.NDArray[np.generic], budget: int) -> list[float | None] | float | None:
+    """One number for each token, or a single one for the row; what is not finite has none."""
+    values = entry.astype(np.float64)
+    if values.ndim == 0:
+        return _rounded(float(values))
+    return [_rounded(value) for value in values[:budget].tolist()]
+
+
+def _rounded(value: float) -> float | None:
+    return round(value, DIGITS) if np.isfinite(value) else None
