@@ -152,7 +152,7 @@ def _make(path: Path) -> None:
 def _require_run(path: Path) -> None:
     if not (path / SEED).is_file():
         runs = [entry.name for entry in path.parent.glob("*") if (entry / SEED).is_file()]
-        raise ConfigError(f"--resume: there is no run {str(path)!r} to resume{did_you_mean(path.name, runs)}")
+        raise ConfigError(f"there is no run {str(path)!r}{did_you_mean(path.name, runs)}")
 
 
 def _check_resume(path: Path, seed: int) -> None:

@@ -167,7 +167,7 @@ def test_only_a_run_with_a_checkpoint_can_be_resumed(relax: Relax) -> None:
     assert relax("train", "run.yaml", "--name", "mine").code == 0
     unknown = relax("train", "--resume", "mien")
     assert (unknown.code, unknown.out) == (2, "")
-    assert "there is no run 'runs/mien' to resume; did you mean 'mine'?" in unknown.message
+    assert "there is no run 'runs/mien'; did you mean 'mine'?" in unknown.message
     shutil.rmtree("runs/mine/checkpoints")
     before = sorted(Path("runs/mine").rglob("*"))
     empty = relax("train", "--resume", "mine")
