@@ -85,7 +85,9 @@ def _rows(model: type[BaseModel], names: Sequence[str] | dict[str, FieldInfo], p
 
 
 def _model(field: FieldInfo) -> type[Config] | None:
-    """The model of a key that is a section, ``None`` for a value."""
+    """The model of a key that is a section, ``None`` for a value; a mapping with keys of its own is one."""
+    if get_origin(field.annotation) is dict:
+        return None
     for annotation in (field.annotation, *get_args(field.annotation)):
         if isinstance(annotation, type) and issubclass(annotation, Config):
             return annotation

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from relax_core.api.algorithm import Requirements
 from relax_core.api.errors import ConfigError
 from relax_core.config.base import AlgorithmConfig, Config, TrainerConfig
-from relax_core.config.problems import Key
+from relax_core.config.problems import Key, dotted
 from relax_core.config.run import RunSections
 from relax_core.config.run_config import RunConfig
 from relax_core.config.selection import Selected
@@ -124,7 +124,7 @@ def _check_supervised(config: RunConfig) -> Iterator[Finding]:
     if config.rewards:
         yield ("reward",), f"{config.rewards[0].name} would be ignored: {name} is supervised and learns from labels"
     unused: list[tuple[str, Config]] = [("sampling", run.sampling)]
-    if config.eval_dataset is None:
+    if not config.eval_sets:
         unused += [("engine", config.engine.config), ("weight_sync", config.weight_sync.config), ("probe", run.probe)]
     changed = {(section, key): value for section, model in unused for key, value in _changed(model).items()}
     if "samples_per_task" in _changed(run.batch):
@@ -139,16 +139,14 @@ def _changed(model: Config) -> dict[str, object]:
 
 
 def _check_evaluation(config: RunConfig) -> Iterator[Finding]:
-    evaluation = config.run.eval
-    if evaluation is None:
-        return
-    if not config.eval_rewards:
-        yield ("eval", "reward"), f"missing: {config.algorithm.name} is supervised, so the run has no reward for it"
-    if evaluation.samples_per_task > 1 and evaluation.sampling.temperature == 0:
-        yield (
-            ("eval", "samples_per_task"),
-            f"{evaluation.samples_per_task} equal samples: `eval.sampling.temperature` is 0, which is greedy",
-        )
+    for held_out in config.eval_sets:
+        at: Key = ("eval", "sets", held_out.name) if held_out.name else ("eval",)
+        settings = held_out.settings
+        if not held_out.rewards:
+            yield (*at, "reward"), f"missing: {config.algorithm.name} is supervised, so the run has no reward for it"
+        if settings.samples_per_task > 1 and settings.sampling.temperature == 0:
+            greedy = f"`{dotted(at)}.sampling.temperature` is 0, which is greedy"
+            yield (*at, "samples_per_task"), f"{settings.samples_per_task} equal samples: {greedy}"
 
 
 def _check_schedule(trainer: Selected) -> Iterator[Finding]:

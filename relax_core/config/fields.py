@@ -1,7 +1,7 @@
 """Which keys a configuration model knows, in itself and in the models inside it."""
 
 from collections.abc import Iterator
-from typing import get_args
+from typing import get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -19,10 +19,10 @@ def fields_at(model: type[BaseModel], location: Key) -> list[str]:
 
 
 def all_keys(model: type[BaseModel], at: Key = ()) -> Iterator[Key]:
-    """Every key, outer before inner."""
+    """Every key, outer before inner; none in a mapping whose own keys are free."""
     for name, field in model.model_fields.items():
         yield (*at, name)
-        for inner in _models_in(field.annotation):
+        for inner in () if get_origin(field.annotation) is dict else _models_in(field.annotation):
             yield from all_keys(inner, (*at, name))
 
 

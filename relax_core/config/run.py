@@ -1,13 +1,15 @@
 """Everything of a run that is not a component; :mod:`relax_core.config.sections` lists the sections that are."""
 
+import re
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from relax_core.config.base import Config, ModelConfig
 
 RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+SET_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
 
 
 class SamplingConfig(Config):
@@ -62,13 +64,50 @@ class BatchConfig(Config):
         return self.max_dropped_in_row or 8 * self.tasks
 
 
-class EvalConfig(Config):
-    """Held-out evaluation; `dataset` and `reward` are component sections, `reward` is the run's where absent."""
+class EvalSetConfig(Config):
+    """One set of held-out tasks; `dataset` and `reward` are component sections."""
 
-    every: int = Field(20, ge=0, description="Updates between evaluations; 0: only first and last.")
     tasks: int | None = Field(None, ge=1, description="Only so many tasks, the first of the dataset.")
     samples_per_task: int = Field(1, ge=1, description="Trajectories per held-out task.")
     sampling: EvalSamplingConfig = EvalSamplingConfig()
+
+
+class EvalConfig(EvalSetConfig):
+    """Held-out evaluation: one set of tasks, or several with names.
+
+    `dataset` and `reward` are component sections, `reward` is the run's where absent. With `sets`, each set has a
+    `dataset` of its own, and what else it leaves out, key by key, is that of `eval`.
+    """
+
+    every: int = Field(20, ge=0, description="Updates between evaluations; 0: only first and last.")
+    sets: dict[str, EvalSetConfig] = Field(
+        {},
+        description="Several sets by name, in place of one `dataset`: each has `dataset`, and `reward`, `tasks`, "
+        "`samples_per_task` and `sampling` where they differ.",
+    )
+
+    @field_validator("sets")
+    @classmethod
+    def _names_are_parts_of_a_key(cls, sets: dict[str, EvalSetConfig]) -> dict[str, EvalSetConfig]:
+        for name in sets:
+            if not re.fullmatch(SET_NAME, name):
+                raise ValueError(f"{name!r} cannot name a set; letters, digits, `_` and `-` can, first no sign")
+        return sets
+
+    def settings(self) -> dict[str, EvalSetConfig]:
+        """What is asked of each set; the name of the only one is empty."""
+        own = EvalSetConfig(tasks=self.tasks, samples_per_task=self.samples_per_task, sampling=self.sampling)
+        return {name: _over(own, given) for name, given in self.sets.items()} or {"": own}
+
+
+def _over(below: EvalSetConfig, above: EvalSetConfig) -> EvalSetConfig:
+    """One set's settings where it has its own, else those below."""
+    sampling = below.sampling.model_copy(update=_written(above.sampling))
+    return below.model_copy(update={**_written(above), "sampling": sampling})
+
+
+def _written(config: Config) -> dict[str, object]:
+    return {name: getattr(config, name) for name in config.model_fields_set}
 
 
 class WarmupConfig(Config):

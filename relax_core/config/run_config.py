@@ -3,8 +3,30 @@
 from dataclasses import dataclass
 from typing import Any
 
-from relax_core.config.run import RunSections
+from relax_core.config.run import EvalSetConfig, RunSections
 from relax_core.config.selection import Selected
+
+
+@dataclass(frozen=True)
+class EvalSet:
+    """One set of held-out tasks.
+
+    Args:
+        name: Its name; empty where the section ``eval`` is itself the only set.
+        settings: How it is sampled, with what it takes from the section.
+        dataset: Its tasks.
+        rewards: Its own rewards, or those of the section, or those of the run.
+    """
+
+    name: str
+    settings: EvalSetConfig
+    dataset: Selected
+    rewards: tuple[Selected, ...]
+
+    def resolved(self) -> dict[str, Any]:
+        """Everything of the set as plain data."""
+        rewards = [reward.resolved() for reward in self.rewards]
+        return {**self.settings.model_dump(mode="json"), "dataset": self.dataset.resolved(), "reward": rewards}
 
 
 @dataclass(frozen=True)
@@ -22,8 +44,7 @@ class RunConfig:
         dataset: Tasks of the main stage.
         rewards: Rewards of the main stage; empty for a supervised algorithm.
         sinks: Receivers of metrics.
-        eval_dataset: Tasks of the evaluation; ``None`` without one.
-        eval_rewards: Rewards of the evaluation, the run's own where it names none; empty without an evaluation.
+        eval_sets: What is evaluated; empty without an evaluation.
         warmup_algorithm: Algorithm of the warm-up; like the next two ``None`` where ``run.warmup.updates`` is 0.
         warmup_dataset: Tasks of the warm-up, the run's own where it names none.
         warmup_trainer: The run's trainer with the changes for the warm-up.
@@ -39,8 +60,7 @@ class RunConfig:
     dataset: Selected
     rewards: tuple[Selected, ...]
     sinks: tuple[Selected, ...]
-    eval_dataset: Selected | None
-    eval_rewards: tuple[Selected, ...]
+    eval_sets: tuple[EvalSet, ...]
     warmup_algorithm: Selected | None
     warmup_dataset: Selected | None
     warmup_trainer: Selected | None
@@ -56,9 +76,9 @@ class RunConfig:
         if self.rewards:
             document["reward"] = [reward.resolved() for reward in self.rewards]
         document["sinks"] = [sink.resolved() for sink in self.sinks]
-        if self.eval_dataset is not None:
-            document["eval"]["dataset"] = self.eval_dataset.resolved()
-            document["eval"]["reward"] = [reward.resolved() for reward in self.eval_rewards]
+        for held_out in self.eval_sets:
+            place = document["eval"]["sets"][held_out.name] if held_out.name else document["eval"]
+            place |= held_out.resolved()
         for name in ("algorithm", "dataset", "trainer"):
             selected = getattr(self, f"warmup_{name}")
             if selected is not None:

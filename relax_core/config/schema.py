@@ -6,11 +6,15 @@ from pydantic import BaseModel, create_model
 from pydantic.json_schema import models_json_schema
 
 from relax_core.config.run import RunSections
-from relax_core.config.sections import SECTIONS, Section
+from relax_core.config.sections import EACH, SECTIONS, Section
 from relax_core.config.selection import config_class
 from relax_core.registry import Found, registry
 
 _WARMUP_TRAINER = ("warmup", "trainer")
+_ONE_SET_OR_SEVERAL = [
+    {"required": ["dataset"], "properties": {"sets": {"maxProperties": 0}}},
+    {"required": ["sets"], "properties": {"sets": {"minProperties": 1}, "dataset": False}},
+]
 _Models = dict[str, type[BaseModel]]
 
 
@@ -35,8 +39,14 @@ def run_schema() -> dict[str, Any]:
     definitions = document["$defs"]
     schema = definitions.pop("RunSections")
     schema["required"] = ["dataset"]
-    definitions["EvalConfig"]["required"] = ["dataset"]
-    holders = {(): schema, ("eval",): definitions["EvalConfig"], ("warmup",): definitions["WarmupConfig"]}
+    definitions["EvalConfig"]["oneOf"] = _ONE_SET_OR_SEVERAL
+    definitions["EvalSetConfig"]["required"] = ["dataset"]
+    holders = {
+        (): schema,
+        ("eval",): definitions["EvalConfig"],
+        ("eval", "sets", EACH): definitions["EvalSetConfig"],
+        ("warmup",): definitions["WarmupConfig"],
+    }
     for section in SECTIONS:
         variants = [references[models[_title(section, found)], "validation"] for found in usable[section.kind]]
         properties = holders[section.key[:-1]]["properties"]

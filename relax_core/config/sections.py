@@ -1,7 +1,8 @@
 """Which sections of a run select components."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from relax_core.config.base import AlgorithmConfig, Config, EngineConfig, RewardConfig, TrainerConfig
 from relax_core.config.fields import all_keys
@@ -9,6 +10,8 @@ from relax_core.config.problems import Key, dotted
 from relax_core.config.run import RunSections
 
 DEFAULT_SINKS: Final = ("console", "jsonl", "tensorboard")
+EACH: Final = "<name>"
+"""Part of a section's key: each key of the mapping that stands there."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +19,7 @@ class Section:
     """A section whose value is a component's name, or a mapping of ``name`` and the component's own keys.
 
     Args:
-        key: Where it is.
+        key: Where it is; one that holds :data:`EACH` is in several places.
         kind: Kind of the component, one of :data:`relax_core.hooks.KINDS`.
         default: Component where no name is given, ``None`` where a name is required.
         many: Whether a list of components may stand here.
@@ -41,6 +44,8 @@ SECTIONS: Final = (
     Section(("sinks",), "sinks", many=True),
     Section(("eval", "dataset"), "datasets"),
     Section(("eval", "reward"), "rewards", many=True, base=RewardConfig),
+    Section(("eval", "sets", EACH, "dataset"), "datasets"),
+    Section(("eval", "sets", EACH, "reward"), "rewards", many=True, base=RewardConfig),
     Section(("warmup", "algorithm"), "algorithms", "sft", base=AlgorithmConfig),
     Section(("warmup", "dataset"), "datasets"),
     Section(("warmup", "trainer"), "trainers", "torch", base=TrainerConfig),
@@ -50,9 +55,25 @@ SECTIONS: Final = (
 def section_at(key: Key) -> Section | None:
     """The section in which a component at ``key`` stands; an index follows the key of a list of components."""
     for section in SECTIONS:
-        if key == section.key or (section.many and key[:-1] == section.key and isinstance(key[-1], int)):
+        is_item = section.many and len(key) > 1 and isinstance(key[-1], int)
+        if _stands_for(section.key, key[:-1] if is_item else key):
             return section
     return None
+
+
+def _stands_for(pattern: tuple[str, ...], key: Key) -> bool:
+    return len(pattern) == len(key) and all(part in (EACH, given) for part, given in zip(pattern, key, strict=True))
+
+
+def places(section: Section, document: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Where a section may stand in a document, whether or not it does."""
+    found: list[tuple[tuple[str, ...], Any]] = [((), document)]
+    for part in section.key:
+        inside = [(key, holder if isinstance(holder, Mapping) else {}) for key, holder in found]
+        found = [
+            ((*key, name), holder.get(name)) for key, holder in inside for name in (holder if part == EACH else [part])
+        ]
+    return [key for key, _ in found]
 
 
 def places_of(name: str) -> list[str]:

@@ -2,13 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
-from relax_core.api.dataset import Dataset
 from relax_core.api.engine import Engine, GenerateRequest, RequestClass, SamplingParameters
 from relax_core.api.errors import DeadlineExceeded
 from relax_core.api.rows import Sample, Task
@@ -21,12 +20,34 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class HeldOut:
+    """One set of held-out tasks, and how it is sampled.
+
+    Args:
+        name: Tells it from other sets; empty for the only one.
+        tasks: At least one.
+        sampling: How tokens are drawn.
+        samples_per_task: Trajectories per task.
+    """
+
+    name: str
+    tasks: Sequence[Task]
+    sampling: SamplingParameters
+    samples_per_task: int
+
+    @property
+    def tag(self) -> str:
+        """What its metrics are under: ``eval``, or ``eval/<name>``."""
+        return f"eval/{self.name}" if self.name else "eval"
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Result of one evaluation.
 
     Args:
         score: Mean reward over all trajectories that were scored; ``None`` if none was.
-        metrics: TensorBoard tags with values.
+        metrics: By name, without the tag of the set.
         example: One prompt, answer and score in words.
     """
 
@@ -36,38 +57,26 @@ class Evaluation:
 
 
 class Evaluator:
-    """Never touches training rows, cursor or sampling parameters.
+    """Never touches training rows, cursor, sampling parameters or random state; its requests are of class ``eval``.
+
+    Training requests may be in the engine at the same time, and publications may come in between.
 
     Args:
-        dataset: Held-out tasks.
-        engine: Generates, with request class ``eval``.
+        held_out: What is asked.
+        engine: Generates.
         codec: Encodes and decodes.
         scorer: Rewards.
-        sampling: How tokens are drawn.
-        samples_per_task: Trajectories per task.
-        tasks: Only the first so many tasks; ``None`` for all.
         seed: Base seed.
         timeout: Seconds for one evaluation.
     """
 
     def __init__(
-        self,
-        dataset: Dataset,
-        engine: Engine,
-        codec: PromptCodec,
-        scorer: Scorer,
-        sampling: SamplingParameters,
-        samples_per_task: int,
-        tasks: int | None,
-        seed: int,
-        timeout: float,
+        self, held_out: HeldOut, engine: Engine, codec: PromptCodec, scorer: Scorer, seed: int, timeout: float
     ) -> None:
-        self.tasks = [dataset[index] for index in range(min(len(dataset), tasks or len(dataset)))]
+        self.held_out = held_out
         self._engine = engine
         self._codec = codec
         self._scorer = scorer
-        self._sampling = sampling
-        self._samples_per_task = samples_per_task
         self._seed = seed
         self._timeout = timeout
 
@@ -76,44 +85,75 @@ class Evaluator:
 
         Raises:
             DeadlineExceeded: It took too long.
-            RewardError: A reward failed whose ``on_error`` is ``fail``; with ``drop`` its task is left out and counted.
+            RelaxError: The engine failed, or a reward whose ``on_error`` is ``fail``; with ``drop`` its task is left
+                out and counted.
         """
         try:
             async with asyncio.timeout(self._timeout):
-                groups = await _all(self._task(task) for task in self.tasks)
+                answers = await _all(self._task(task) for task in self.held_out.tasks)
         except TimeoutError as error:
             raise DeadlineExceeded(f"timeouts.generation: the evaluation took more than {self._timeout:g} s") from error
-        samples = [sample for group, _ in groups for sample in group]
-        scores = [score for _, result in groups for score in result.scores]
-        values = [score.value for score in scores if score.value is not None]
-        mean = float(np.mean(values)) if values else None
-        metrics = {"eval/response_tokens": float(np.mean([len(sample.token_ids) for sample in samples]))}
-        if mean is not None:
-            metrics["eval/reward"] = mean
-        if len(values) < len(scores):
-            metrics["eval/abstained"] = float(len(scores) - len(values))
-        if dropped := [result.error for _, result in groups if result.error is not None]:
-            metrics["eval/dropped"] = float(len(dropped))
+        if dropped := [answer.scores.error for answer in answers if answer.scores.error is not None]:
             logger.warning("evaluation: %d tasks dropped, the first: %s", len(dropped), dropped[0])
-        (first, *_), result = groups[0]
-        reward = result.scores[0].value if result.scores else None
-        return Evaluation(mean, metrics, f"{first.task.prompt!r} -> {first.text!r}, reward {reward}")
+        metrics = _metrics(answers, best=self.held_out.samples_per_task > 1)
+        return Evaluation(metrics.get("reward"), metrics, _in_words(answers[0]))
 
-    async def _task(self, task: Task) -> tuple[list[Sample], GroupScores]:
+    async def _task(self, task: Task) -> "_Answers":
+        held_out = self.held_out
         prompt = tuple(self._codec.encode_prompt(task))
+        stream = ("eval", held_out.name) if held_out.name else ("eval",)
         requests = [
             GenerateRequest(
-                key=f"eval/{task.index}/{sample}",
+                key=f"{held_out.tag}/{task.index}/{sample}",
                 prompt_ids=prompt,
-                sampling=self._sampling,
-                seed=derive_seed(self._seed, "eval", task.index, sample),
+                sampling=held_out.sampling,
+                seed=derive_seed(self._seed, *stream, task.index, sample),
                 request_class=RequestClass.EVAL,
             )
-            for sample in range(self._samples_per_task)
+            for sample in range(held_out.samples_per_task)
         ]
         generations = await asyncio.gather(*(self._engine.generate(request) for request in requests))
         samples = [Sample(task, self._codec.decode(g.token_ids), g.token_ids, g.stop_reason) for g in generations]
-        return samples, await self._scorer.score(samples)
+        versions = frozenset(version for g in generations for _, version in g.segments)
+        return _Answers(samples, versions, await self._scorer.score(samples))
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """Answers to one task, the weight versions that gave them, and their scores."""
+
+    samples: Sequence[Sample]
+    versions: frozenset[int]
+    scores: GroupScores
+
+    @property
+    def values(self) -> list[float]:
+        """Rewards of those that were scored."""
+        return [score.value for score in self.scores.scores if score.value is not None]
+
+
+def _metrics(answers: Sequence[_Answers], best: bool) -> dict[str, float]:
+    lengths = [len(sample.token_ids) for answer in answers for sample in answer.samples]
+    values = [value for answer in answers for value in answer.values]
+    metrics = {"response_tokens": float(np.mean(lengths))}
+    if values:
+        metrics["reward"] = float(np.mean(values))
+        if best:
+            metrics["reward_best"] = float(np.mean([max(answer.values) for answer in answers if answer.values]))
+    if abstained := sum(len(answer.scores.scores) for answer in answers) - len(values):
+        metrics["abstained"] = float(abstained)
+    if dropped := sum(answer.scores.error is not None for answer in answers):
+        metrics["dropped"] = float(dropped)
+    if versions := frozenset[int]().union(*(answer.versions for answer in answers)):
+        metrics["version"] = float(min(versions))
+        if len(versions) > 1:
+            metrics["version_newest"] = float(max(versions))
+    return metrics
+
+
+def _in_words(answers: _Answers) -> str:
+    first, scores = answers.samples[0], answers.scores.scores
+    return f"{first.task.prompt!r} -> {first.text!r}, reward {scores[0].value if scores else None}"
 
 
 async def _all(tasks: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:

@@ -43,7 +43,7 @@ class LocalRun(Run):
 
     async def _stages(self, path: Path) -> None:
         async with open_session(self.builder, path, self.plan, self.dataset) as self.session:
-            self.evaluator = self.session.evaluator
+            self.evaluators = self.session.evaluators
             await self._train(await self._warm_up(path))
 
     async def _train(self, path: Path) -> None:
@@ -97,9 +97,9 @@ class LocalRun(Run):
         if crossed(run.checkpoint.every, before, now):
             self._save(stage)
 
-    async def _evaluate_trained(self, stage: Stage, trainer: Trainer) -> float | None:
+    async def _evaluate_trained(self, stage: Stage, trainer: Trainer) -> Mapping[str, float | None]:
         """Supervised stages publish only when somebody is going to look."""
-        if self.evaluator is not None and stage.rollout is None:
+        if self.evaluators and stage.rollout is None:
             await self.session.publisher.publish(trainer)
         return await self._evaluate("eval", stage.actor.updates)
 

@@ -36,7 +36,8 @@ class RunRecord:
 
     Args:
         rewards: Mean reward of each update's rows.
-        evaluations: Held-out scores by name: ``eval_warm_start``, ``eval_first``, ``eval_last``.
+        evaluations: Held-out scores by set (the only one of a section has an empty name), then by when: ``warm_start``,
+            ``first``, ``last``.
         warmup: Counts of the warm-up stage.
         wall_s: Wall seconds of earlier sittings.
         cpu_s: CPU seconds of earlier sittings.
@@ -46,7 +47,7 @@ class RunRecord:
     """
 
     rewards: list[float] = field(default_factory=list)
-    evaluations: dict[str, float | None] = field(default_factory=dict)
+    evaluations: dict[str, dict[str, float | None]] = field(default_factory=dict)
     warmup: dict[str, Any] | None = None
     wall_s: float = 0.0
     cpu_s: float = 0.0
@@ -54,11 +55,16 @@ class RunRecord:
     rollout_s: float = 0.0
     skipped: int = 0
 
-    def evaluated(self, score: float | None, update: int) -> None:
-        """Takes down a held-out score of the main stage."""
-        if update == 0:
-            self.evaluations["eval_first"] = score
-        self.evaluations["eval_last"] = score
+    def evaluated(self, scores: Mapping[str, float | None], update: int | None) -> None:
+        """Takes down held-out scores by set, after an update of the main stage; ``None``: before the warm-up."""
+        for name, score in scores.items():
+            known = self.evaluations.setdefault(name, {})
+            if update is None:
+                known["warm_start"] = score
+                continue
+            if update == 0:
+                known["first"] = score
+            known["last"] = score
 
     def state(self, clock: CpuClock, facts: StageFacts) -> dict[str, Any]:
         """Everything as JSON values, this sitting's seconds and tokens included."""
@@ -85,9 +91,8 @@ class RunRecord:
             "updates": actor["updates"],
             "reward_first10": _mean(self.rewards[:FIRST_AND_LAST]),
             "reward_last10": _mean(self.rewards[-FIRST_AND_LAST:]),
-            "eval_warm_start": self.evaluations.get("eval_warm_start"),
-            "eval_first": self.evaluations.get("eval_first"),
-            "eval_last": self.evaluations.get("eval_last"),
+            **{f"eval_{when}": self.evaluations.get("", {}).get(when) for when in ("warm_start", "first", "last")},
+            "evaluations": {name: scores for name, scores in self.evaluations.items() if name},
             "wall_s": round(wall, 3),
             "cpu_s": round(cpu, 3),
             "rollout_tokens_per_s": _rate(tokens, seconds),

@@ -4,7 +4,7 @@ import asyncio
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from relax_core.dataflow.seeds import derive_seed
 from relax_core.datasets.overlap import overlap
 from relax_core.metrics.clock import CpuClock, peak_memory_mb
 from relax_core.metrics.hub import MetricHub
+from relax_core.rewards.processes import describe
 from relax_core.roles.evaluator import Evaluator
 from relax_core.runtimes.components import Builder, sampling_parameters
 from relax_core.runtimes.device import resolve_device
@@ -39,7 +40,7 @@ from relax_core.runtimes.stage import Stage, StageParts
 from relax_core.runtimes.turns import run_turns
 
 OVERLAP_SECONDS = 2.0
-"""Longest search for held-out tasks in the training data."""
+"""Longest search for the held-out tasks of a set in the training data."""
 
 WARM_START = "warm_start"
 """Folder of the policy that a warm-up made."""
@@ -56,7 +57,7 @@ class Run(ABC):
 
     runtime: ClassVar[str]
     session: Session
-    evaluator: Evaluator | None = None
+    evaluators: Sequence[Evaluator] = ()
 
     def __init__(self, config: RunConfig, directory: RunDirectory, checkpoint: Checkpoint | None) -> None:
         self.config = config
@@ -142,7 +143,7 @@ class Run(ABC):
         if config.warmup_algorithm is None or self.checkpoint is not None:
             return path
         assert config.warmup_dataset is not None and config.warmup_trainer is not None
-        self.record.evaluations["eval_warm_start"] = await self._evaluate("warmup", 0)
+        self.record.evaluated(await self._evaluate("warmup", 0), None)
         batch = warmup_batch(config.run)
         plan = derive_plan(config.warmup_algorithm.config, batch, config.run.sampling)
         dataset = self.builder.dataset(config.warmup_dataset, batch.tasks)
@@ -216,28 +217,32 @@ class Run(ABC):
         metrics["perf/memory_peak_mb"] = peak_memory_mb()
         self.hub.write(stream, update, metrics)
 
-    async def _evaluate(self, stream: str, update: int) -> float | None:
-        """A failing evaluation is told and counted, and training goes on."""
-        if self.evaluator is None:
-            return None
+    async def _evaluate(self, stream: str, update: int) -> Mapping[str, float | None]:
+        """Scores by set, ``None`` for one that failed, which is told and counted; the others and training go on."""
         if stream == "eval" and update == 0:
-            self._warn_of_overlap(self.evaluator)
+            self._warn_of_overlap()
+        return {evaluator.held_out.name: await self._score(evaluator, stream, update) for evaluator in self.evaluators}
+
+    async def _score(self, evaluator: Evaluator, stream: str, update: int) -> float | None:
+        name, tag = evaluator.held_out.name, evaluator.held_out.tag
         try:
-            evaluation = await self.evaluator.evaluate()
-        except RelaxError as error:
+            evaluation = await evaluator.evaluate()
+        except Exception as error:  # whatever a plugin raises, here it ends no run
             self.hub.count("eval/error")
-            self.hub.event("eval_failed", str(error))
+            self.hub.event("eval_failed", f"{tag}: {describe(error)}")
             return None
-        self.hub.write(stream, update, evaluation.metrics)
-        self.hub.text(stream, update, "sample", evaluation.example)
+        self.hub.write(stream, update, {f"{tag}/{metric}": value for metric, value in evaluation.metrics.items()})
+        self.hub.text(stream, update, f"{name}/sample" if name else "sample", evaluation.example)
         return evaluation.score
 
-    def _warn_of_overlap(self, evaluator: Evaluator) -> None:
-        common = overlap(self.dataset, evaluator.tasks, OVERLAP_SECONDS)
-        if common:
-            self.hub.count("eval/overlap", common)
-            known = f"{common} of {len(evaluator.tasks)} held-out prompts are trained on"
-            self.hub.event("eval_overlap", f"{known}; the score does not say how well the policy generalises")
+    def _warn_of_overlap(self) -> None:
+        for evaluator in self.evaluators:
+            held_out = evaluator.held_out
+            common = overlap(self.dataset, held_out.tasks, OVERLAP_SECONDS)
+            if common:
+                self.hub.count("eval/overlap", common)
+                known = f"{held_out.tag}: {common} of {len(held_out.tasks)} held-out prompts are trained on"
+                self.hub.event("eval_overlap", f"{known}; the score does not say how well the policy generalises")
 
     def _write_checkpoint(self, update: int, version: int, stage: Mapping[str, Any], facts: StageFacts) -> None:
         record, counters = self.record.state(self.clock, facts), self.hub.counters()

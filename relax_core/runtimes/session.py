@@ -1,18 +1,19 @@
-"""What all stages of a local run share: engine, rewards, weight sync, evaluator. Opened once, closed in reverse."""
+"""What all stages of a local run share: engine, rewards, weight sync, evaluators. Opened once, closed in reverse."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from relax_core.api.dataset import Dataset
 from relax_core.api.engine import Engine
-from relax_core.config.load import RunConfig, Selected
+from relax_core.config.load import RunConfig
 from relax_core.dataflow.plan import Plan
 from relax_core.models.prompts import PromptCodec
 from relax_core.roles.evaluator import Evaluator
 from relax_core.roles.scoring import Scorer
 from relax_core.runtimes.components import Builder, check_capabilities, sampling_parameters
+from relax_core.runtimes.evaluation import open_evaluators, start_scorer
 from relax_core.weights.probe import Probe
 from relax_core.weights.publisher import Publisher
 
@@ -25,13 +26,13 @@ PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.5}
 
 @dataclass(frozen=True)
 class Session:
-    """The shared parts; ``engine`` and ``evaluator`` are absent where nothing generates."""
+    """The shared parts; there is no ``engine`` where nothing generates, and no evaluators without an evaluation."""
 
     codec: PromptCodec
     publisher: Publisher
     engine: Engine | None
     scorer: Scorer | None
-    evaluator: Evaluator | None
+    evaluators: Sequence[Evaluator]
 
 
 @asynccontextmanager
@@ -48,7 +49,7 @@ async def open_session(builder: Builder, path: Path, plan: Plan, dataset: Datase
     async with AsyncExitStack() as stack:
         codec = builder.codec(path)
         engine = None
-        if plan.role("rollout") is not None or config.eval_dataset is not None:
+        if plan.role("rollout") is not None or config.eval_sets:
             engine = await builder.engine(path)
             stack.push_async_callback(engine.close)
             check_capabilities(engine, plan, config)
@@ -59,43 +60,8 @@ async def open_session(builder: Builder, path: Path, plan: Plan, dataset: Datase
         probe = make_probe(config, codec, dataset)
         publisher = Publisher(engines, sync, timeout, builder.context.count, probe, every)
         scorer = await start_scorer(builder, config.rewards, stack)
-        evaluator = None
-        if config.eval_dataset is not None and engine is not None:
-            same = config.eval_rewards == config.rewards
-            own = None if same else await start_scorer(builder, config.eval_rewards, stack)
-            judge = own or scorer
-            assert judge is not None
-            evaluator = make_evaluator(builder, config.eval_dataset, engine, codec, judge)
-        yield Session(codec, publisher, engine, scorer, evaluator)
-
-
-async def start_scorer(builder: Builder, rewards: tuple[Selected, ...], stack: AsyncExitStack) -> Scorer | None:
-    """Some rewards as one, closed with the stack; ``None`` for none."""
-    if not rewards:
-        return None
-    scorer = builder.scorer(rewards)
-    stack.push_async_callback(scorer.close)
-    await scorer.start()
-    return scorer
-
-
-def make_evaluator(
-    builder: Builder, selected: Selected, engine: Engine, codec: PromptCodec, scorer: Scorer
-) -> Evaluator:
-    """The evaluator of a run on its held-out tasks."""
-    run = builder.config.run
-    assert run.eval is not None
-    return Evaluator(
-        builder.dataset(selected),
-        engine,
-        codec,
-        scorer,
-        sampling_parameters(run.eval.sampling),
-        run.eval.samples_per_task,
-        run.eval.tasks,
-        run.seed,
-        run.timeouts.generation,
-    )
+        evaluators = [] if engine is None else await open_evaluators(builder, engine, codec, scorer, stack)
+        yield Session(codec, publisher, engine, scorer, evaluators)
 
 
 def make_probe(config: RunConfig, codec: PromptCodec, dataset: Dataset) -> Probe | None:

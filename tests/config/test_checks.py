@@ -77,7 +77,7 @@ def test_what_a_supervised_run_would_ignore_is_refused(document: dict[str, Any],
 
 def test_a_supervised_run_evaluates_with_rewards_of_the_evaluation_alone(document: dict[str, Any]) -> None:
     supervised = ["algorithm=sft", "reward=null"]
-    assert load_run(None, [*supervised, "engine.max_batch_rows=2"], document).eval_rewards[0].name == "exact"
+    assert load_run(None, [*supervised, "engine.max_batch_rows=2"], document).eval_sets[0].rewards[0].name == "exact"
     line = refusal(document, *supervised, "eval.reward=null")
     assert line == "eval.reward: missing: sft is supervised, so the run has no reward for it"
 

@@ -11,25 +11,29 @@ from relax_core.api.errors import ConfigError
 from relax_core.config.document import dump_yaml
 from relax_core.config.fields import all_keys
 from relax_core.config.load import load_run
-from relax_core.config.run import RunSections
-from relax_core.config.sections import SECTIONS
+from relax_core.config.run import EvalSetConfig, RunSections
+from relax_core.config.sections import EACH, SECTIONS
 from relax_core.config.selection import config_class
 from relax_core.registry import registry
 
 Key = tuple[str, ...]
 
 
+SET = ("eval", "sets", "easy")
+SECTION_KEYS = {tuple(SET[-1] if part == EACH else part for part in section.key): section for section in SECTIONS}
+"""Component sections by where they stand in the documents of these tests."""
+
+
 def run_keys() -> list[Key]:
-    sections = [section.key for section in SECTIONS]
-    return [*all_keys(RunSections), *sections]  # type: ignore[list-item]
+    return [*all_keys(RunSections), *all_keys(EvalSetConfig, SET), *SECTION_KEYS]  # type: ignore[list-item]
 
 
 def component_keys() -> Iterator[tuple[Key, str, Key]]:
     """Section, component and key of everything that can be set in any component of any section."""
-    for section in SECTIONS:
+    for place, section in SECTION_KEYS.items():
         for found in [found for found in registry().offers(section.kind) if found.plugin.status == "ok"]:
             for key in all_keys(config_class(found.component, section.base)):
-                yield section.key, found.component.name, key  # type: ignore[misc]
+                yield place, found.component.name, key  # type: ignore[misc]
 
 
 RUN_KEYS = run_keys()
@@ -37,7 +41,12 @@ COMPONENT_KEYS = list(component_keys())
 
 
 def put(document: dict[str, Any], key: Sequence[str], value: object) -> dict[str, Any]:
-    """Sets a value in nested mappings, in place of anything that is no mapping."""
+    """Sets a value in nested mappings, in place of anything that is no mapping.
+
+    A value of a set is put into a document with a set in place of the only one.
+    """
+    if tuple(key[:-1])[: len(SET)] == SET and "sets" not in document["eval"]:
+        document["eval"] = {"sets": {SET[-1]: {"dataset": document["eval"]["dataset"]}}}
     holder = document
     for part in key[:-1]:
         if not isinstance(holder.get(part), dict):
@@ -88,17 +97,17 @@ def test_a_misspelt_key_of_a_component_is_one_line_with_the_right_key(
     assert line == f"command line: {'.'.join(wrong)}: unknown key (value 7); did you mean {key[-1]!r}?"
 
 
-@pytest.mark.parametrize("section", SECTIONS, ids=lambda section: ".".join(section.key))
-def test_a_misspelt_component_or_name_is_one_line_with_the_right_one(document: dict[str, Any], section: Any) -> None:
-    name = registry().offers(section.kind)[0].component.name
+@pytest.mark.parametrize("key", SECTION_KEYS, ids=".".join)
+def test_a_misspelt_component_or_name_is_one_line_with_the_right_one(document: dict[str, Any], key: Key) -> None:
+    name = registry().offers(SECTION_KEYS[key].kind)[0].component.name
     wrong = misspelt((name,))[0]
     for value in (wrong, {"name": wrong}):
-        line = refusal(put(document, section.key, value))
-        assert line.startswith(f"command line: {'.'.join(section.key)}")
+        line = refusal(put(document, key, value))
+        assert line.startswith(f"command line: {'.'.join(key)}")
         assert f"did you mean {name!r}?" in line
         assert "\n" not in line
-    line = refusal(put(document, section.key, {"nmae": name}))
-    assert line == f"command line: {'.'.join(section.key)}.nmae: unknown key (value \"{name}\"); did you mean 'name'?"
+    line = refusal(put(document, key, {"nmae": name}))
+    assert line == f"command line: {'.'.join(key)}.nmae: unknown key (value \"{name}\"); did you mean 'name'?"
 
 
 @pytest.mark.parametrize("key", [("sinks", 1), ("reward", 0), ("eval", "reward", 1)])
@@ -134,9 +143,7 @@ def test_no_misspelling_ever_passes(
     assert "\n" not in line
 
 
-@pytest.mark.parametrize(
-    "key", [key for key in RUN_KEYS if key not in {section.key for section in SECTIONS}], ids=".".join
-)
+@pytest.mark.parametrize("key", [key for key in RUN_KEYS if key not in SECTION_KEYS], ids=".".join)
 def test_a_value_of_the_wrong_type_is_one_line_in_plain_words(document: dict[str, Any], key: Key) -> None:
     line = refusal(put(document, key, [{"x": 1}]))
     place, _, text = line.removeprefix("command line: ").partition(": ")
@@ -216,8 +223,9 @@ def test_resolved_is_loaded_again_as_the_same_run(document: dict[str, Any], tmp_
 
 def test_resolved_holds_every_key_of_every_section(document: dict[str, Any]) -> None:
     resolved = load_run(None, base=document).resolved()
+    with_set = load_run(None, base=put(document, (*SET, "tasks"), 1)).resolved()
     for key in RUN_KEYS:
-        holder: Any = resolved
+        holder: Any = with_set if key[: len(SET)] == SET else resolved
         for part in key:
             if holder is None:  # `model.init` and the like
                 break
@@ -233,7 +241,7 @@ def test_defaults_of_components(model_folder: Path) -> None:
     assert [choice.name for choice in chosen] == [
         "grpo", "torch", "torch", "memory", "local", "console", "jsonl", "tensorboard",
     ]  # fmt: skip
-    assert (config.eval_dataset, config.eval_rewards) == (None, ())
+    assert config.eval_sets == ()
     assert (config.warmup_algorithm, config.warmup_dataset, config.warmup_trainer) == (None, None, None)
 
 
@@ -241,7 +249,7 @@ def test_evaluation_and_warmup_take_from_the_run_what_they_do_not_name(document:
     del document["eval"]["reward"], document["warmup"]["algorithm"]
     document["trainer"]["betas"] = [0.5, 0.6]
     config = load_run(None, base=document)
-    assert config.eval_rewards == config.rewards
+    assert config.eval_sets[0].rewards == config.rewards
     assert config.run.eval is not None
     assert config.run.eval.sampling.temperature == 0
     assert config.warmup_algorithm is not None and config.warmup_algorithm.name == "sft"
@@ -254,6 +262,62 @@ def test_a_partial_evaluation_sampling_stays_greedy(document: dict[str, Any]) ->
     config = load_run(None, ["eval.sampling.max_new_tokens=9"], document)
     assert config.run.eval is not None
     assert (config.run.eval.sampling.max_new_tokens, config.run.eval.sampling.temperature) == (9, 0.0)
+
+
+SETS = {
+    "easy": {"dataset": {"name": "generated", "digits": 3}, "sampling": {"temperature": 0.5}, "samples_per_task": 4},
+    "hard": {"dataset": {"name": "generated", "digits": 5}, "reward": [{"name": "exact", "weight": 2.0}]},
+}
+
+
+def test_a_set_takes_from_the_evaluation_what_it_leaves_out(document: dict[str, Any]) -> None:
+    document["eval"] = {"every": 2, "tasks": 9, "sampling": {"max_new_tokens": 5, "top_p": 0.9}, "sets": SETS}
+    easy, hard = load_run(None, base=document).eval_sets
+    assert (easy.name, easy.dataset.section, easy.rewards[0].section) == ("easy", "eval.sets.easy.dataset", "reward")
+    assert (easy.settings.tasks, easy.settings.samples_per_task) == (9, 4)
+    assert easy.settings.sampling.model_dump(include={"max_new_tokens", "temperature", "top_p"}) == {
+        "max_new_tokens": 5, "temperature": 0.5, "top_p": 0.9,
+    }  # fmt: skip
+    assert (hard.settings.samples_per_task, hard.settings.sampling.temperature) == (1, 0.0)
+    assert (hard.rewards[0].section, hard.rewards[0].config.weight) == ("eval.sets.hard.reward.0", 2.0)
+    document["eval"]["reward"] = {"name": "format", "pattern": "x"}
+    assert [held_out.rewards[0].name for held_out in load_run(None, base=document).eval_sets] == ["format", "exact"]
+
+
+def test_sets_can_be_changed_added_and_resolved(document: dict[str, Any]) -> None:
+    document["eval"] = {"sets": SETS}
+    changes = ["eval.sets.easy.tasks=3", "eval.sets.hard.dataset.digits=6", "eval.sets.new.dataset=generated"]
+    config = load_run(None, changes, document)
+    assert [held_out.name for held_out in config.eval_sets] == ["easy", "hard", "new"]
+    assert (config.eval_sets[0].settings.tasks, config.eval_sets[1].dataset.config.digits) == (3, 6)
+    again = load_run(None, base=config.resolved())
+    assert again.resolved() == config.resolved()
+    assert [held_out.settings for held_out in again.eval_sets] == [held_out.settings for held_out in config.eval_sets]
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("eval.dataset=generated", "eval.dataset: stands beside `eval.sets`, and an evaluation has one set or several"),
+        ("eval.sets.easy.dataset=null", "eval.sets.easy.dataset.name: missing; known here: generated, jsonl,"),
+        ("eval.sets.easy.dataset.digit=3", "eval.sets.easy.dataset.digit: unknown key (value 3); did you mean "
+         "'digits'?"),
+        ("eval.sets.easy.sampling.stopp=3", "eval.sets.easy.sampling.stopp: unknown key (value 3); did you mean "
+         "'stop'?"),
+        ("eval.sets.easy.every=3", "eval.sets.easy.every: unknown key (value 3); did you mean"),
+        ("eval.sets.easy.sampling.temperature=0", "eval.sets.easy.samples_per_task: 4 equal samples: "
+         "`eval.sets.easy.sampling.temperature` is 0, which is greedy"),
+        ("eval.sets.easy=generated", 'eval.sets.easy: "generated" is not a mapping'),
+        ("eval.sets=easy", 'eval.sets: "easy" is not a mapping'),
+        ("eval.sets={}", "eval.dataset.name: missing"),
+        ("eval.sets={a/b: {dataset: generated}}", "eval.sets: 'a/b' cannot name a set; letters, digits,"),
+    ],
+)  # fmt: skip
+def test_wrong_sets_are_told_in_plain_words(document: dict[str, Any], override: str, line: str) -> None:
+    document["eval"] = {"sets": SETS}
+    found = refusal(document, [override])
+    assert found.startswith(f"command line: {line}"), found
+    assert "\n" not in found
 
 
 def test_a_warmup_without_a_length_is_refused_and_can_be_switched_off(document: dict[str, Any]) -> None:

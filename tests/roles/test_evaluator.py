@@ -19,7 +19,7 @@ from relax_core.config.load import load_run
 from relax_core.engines.torch.config import TorchEngineConfig
 from relax_core.engines.torch.engine import TorchEngine
 from relax_core.models.prompts import PromptCodec
-from relax_core.roles.evaluator import Evaluator
+from relax_core.roles.evaluator import Evaluator, HeldOut
 from relax_core.roles.scoring import NamedReward, Scorer
 from relax_core.runtimes.local import run_local
 from tests.roles.conftest import Numbers
@@ -90,8 +90,8 @@ async def evaluator(
     engine = TorchEngine(TorchEngineConfig(), Context("test", 0, model, source))
     await engine.start()
     scorer = Scorer([NamedReward("slow", reward, RewardConfig(on_error=on_error))])
-    sampling = SamplingParameters(max_new_tokens=2)
-    return Evaluator(Numbers(5), engine, PromptCodec(source), scorer, sampling, 2, 3, 0, timeout), engine
+    held_out = HeldOut("", [Numbers(3)[index] for index in range(3)], SamplingParameters(max_new_tokens=2), 2)
+    return Evaluator(held_out, engine, PromptCodec(source), scorer, 0, timeout), engine
 
 
 async def test_a_failing_evaluation_ends_when_all_its_tasks_have_ended(tiny_model_path: Path) -> None:
@@ -122,7 +122,7 @@ async def test_tasks_whose_reward_fails_are_left_out_where_the_configuration_say
     reward.go.set()
     evaluation, engine = await evaluator(tiny_model_path, reward, on_error="drop")
     result = await evaluation.evaluate()
-    assert (result.score, result.metrics["eval/dropped"]) == (1.0, 1.0)
+    assert (result.score, result.metrics["dropped"]) == (1.0, 1.0)
     assert result.example.endswith("reward None")
     await engine.close()
 
@@ -141,7 +141,7 @@ async def test_abstentions_leave_the_mean_and_are_counted_and_only_the_first_tas
 ) -> None:
     evaluation, engine = await evaluator(tiny_model_path, Abstaining())
     result = await evaluation.evaluate()
-    assert (result.score, result.metrics["eval/reward"], result.metrics["eval/abstained"]) == (0.5, 0.5, 3.0)
+    assert (result.score, result.metrics["reward"], result.metrics["abstained"]) == (0.5, 0.5, 3.0)
     again = await evaluation.evaluate()
     assert again == result, "the same weights are measured the same"
     await engine.close()

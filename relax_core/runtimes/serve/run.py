@@ -13,8 +13,8 @@ from relax_core.api.transport import Transport
 from relax_core.checkpoint.run_directory import RunDirectory
 from relax_core.checkpoint.store import Checkpoint
 from relax_core.config.load import RunConfig
-from relax_core.roles.evaluator import Evaluator
 from relax_core.runtimes.components import check_capabilities
+from relax_core.runtimes.evaluation import open_evaluators
 from relax_core.runtimes.length import crossed
 from relax_core.runtimes.record import StageFacts
 from relax_core.runtimes.run import Run
@@ -25,7 +25,7 @@ from relax_core.runtimes.serve.proxies import StateClient
 from relax_core.runtimes.serve.roles import FRONTS
 from relax_core.runtimes.serve.state import Record
 from relax_core.runtimes.serve.supervisor import Supervisor
-from relax_core.runtimes.session import make_evaluator, make_probe, open_session, start_scorer
+from relax_core.runtimes.session import make_probe, open_session
 from relax_core.transports.memory.config import MemoryTransportConfig
 from relax_core.transports.memory.transport import MemoryTransport
 from relax_core.transports.ray.calls import acall
@@ -68,7 +68,7 @@ class ServeRun(Run):
             version = self.checkpoint.state["version"]
         elif self.config.warmup_algorithm is not None:
             async with open_session(self.builder, path, self.plan, self.dataset) as self.session:
-                self.evaluator = self.session.evaluator
+                self.evaluators = self.session.evaluators
                 path = await self._warm_up(path)
                 version = self.session.publisher.version
         with cluster(self.config.run.serve.object_store_bytes):
@@ -107,7 +107,7 @@ class ServeRun(Run):
         state("published", *await supervisor.publish())
         engine = RemoteEngine(assignment, state, capabilities)
         check_capabilities(engine, self.plan, self.config)
-        self.evaluator = await self._evaluator(engine, path, stack)
+        self.evaluators = await open_evaluators(self.builder, engine, codec, None, stack)
         if self.checkpoint is None:
             self.record.evaluated(await self._evaluate("eval", 0), 0)
         await asyncio.to_thread(supervisor.start_fronts)
@@ -115,13 +115,6 @@ class ServeRun(Run):
         update = int(self._look(state).counters["updates"])
         self.record.evaluated(await self._evaluate("eval", update), update)
         self._save(state)
-
-    async def _evaluator(self, engine: RemoteEngine, path: Path, stack: AsyncExitStack) -> Evaluator | None:
-        if self.config.eval_dataset is None:
-            return None
-        scorer = await start_scorer(self.builder, self.config.eval_rewards, stack)
-        assert scorer is not None
-        return make_evaluator(self.builder, self.config.eval_dataset, engine, self.builder.codec(path), scorer)
 
     async def _follow(self, state: StateClient, depth: Callable[[], Mapping[str, int]]) -> None:
         """Hears what fronts and ranks tell, until the last batch is trained.
