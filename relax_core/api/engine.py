@@ -65,7 +65,11 @@ class GenerateRequest:
         sampling: How to draw.
         seed: Seed of this trajectory alone; the same request with the same weights gives the same ids.
         request_class: Whom it serves.
-        priority: Higher first.
+        priority: Higher first when there is no room for all.
+        generated: How many of the last ``prompt_ids`` the policy generated itself, before an abort: the request
+            continues them. Drawing goes on where it was and stop strings may begin in them, so that under the same
+            weights the ids are those of a generation that was never aborted. ``sampling.max_new_tokens``, and all of
+            the answer, are about new tokens alone.
     """
 
     key: str
@@ -74,6 +78,7 @@ class GenerateRequest:
     seed: int
     request_class: RequestClass = RequestClass.TRAIN
     priority: int = 0
+    generated: int = 0
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,9 @@ class Engine(ABC):
     """One inference server. Its weights are its own: it never aliases a trainer's parameters."""
 
     capabilities: frozenset[Capability] = frozenset()
+    generated_tokens: int = 0
+    """Tokens generated so far over all requests, also those of requests in flight as far as is known here; an engine at
+    which it stays 0 does not tell."""
 
     def __init__(self, config: Any, context: Any) -> None: ...
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
-from relax_core.api.engine import Capability, GenerateRequest, RequestClass, SamplingParameters
+from relax_core.api.engine import Capability, GenerateRequest, Generation, RequestClass, SamplingParameters
 from relax_core.api.errors import PromptTooLong, RelaxError
+from relax_core.api.rows import StopReason
 
 
 def check_request(
@@ -29,6 +30,12 @@ def check_request(
         raise RelaxError(f"request {request.key!r}: {problem}")
 
 
+def ended_by_context(request: GenerateRequest, generation: Generation) -> bool:
+    """Whether an answer ended by length before ``max_new_tokens``, because the context was full."""
+    tokens, asked = len(generation.token_ids), request.sampling.max_new_tokens
+    return generation.stop_reason is StopReason.LENGTH and tokens < asked
+
+
 def restricts(sampling: SamplingParameters) -> bool:
     """Whether tokens are left out. Greedy sampling ignores top-k and top-p, which keep the most probable token."""
     return sampling.temperature > 0 and (sampling.top_k > 0 or sampling.top_p < 1)
@@ -40,6 +47,8 @@ def _problems(request: GenerateRequest, vocabulary: int, capabilities: frozenset
         yield "the prompt is empty"
     elif min(prompt) < 0 or max(prompt) >= vocabulary:
         yield f"the prompt holds ids outside 0 to {vocabulary - 1}"
+    elif not 0 <= request.generated < len(prompt):
+        yield f"generated is {request.generated}, must be at least 0 and below the {len(prompt)} tokens of the prompt"
     if sampling.max_new_tokens < 1:
         yield f"max_new_tokens is {sampling.max_new_tokens}, must be at least 1"
     if not sampling.temperature >= 0:

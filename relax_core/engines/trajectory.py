@@ -34,6 +34,17 @@ class Trajectory:
     support: list[Support] | None = field(default=None, init=False)
     """A list where the engine tells the support of each token."""
 
+    @property
+    def place(self) -> int:
+        """Where the next token stands in the answer, an aborted part of it that is continued included."""
+        return self.request.generated + len(self.token_ids)
+
+    def newest(self, count: int) -> list[int]:
+        """The last generated tokens, at most ``count``; they may begin in an aborted part that is continued."""
+        before = min(self.request.generated, max(count - len(self.token_ids), 0))
+        prompt = self.request.prompt_ids
+        return [*prompt[len(prompt) - before :], *self.token_ids[-count:]]
+
     def append(self, token_id: int, logprob: float, version: int, support: Support | None = None) -> None:
         """Adds a token that weights of a version drew.
 

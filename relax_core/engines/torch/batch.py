@@ -1,4 +1,4 @@
-"""Trajectories that are decoded together."""
+"""Trajectories that are decoded together, which enter and leave between steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,51 +22,83 @@ class Ended:
     outcome: StopReason | RelaxError
 
 
+@dataclass(frozen=True)
+class Step:
+    """What a step did: ``tokens`` it drew, and the trajectories that ``ended``."""
+
+    tokens: int
+    ended: list[Ended]
+
+
 class Batch:
     """Decodes trajectories from where they are, one token a step.
 
     Args:
         model: Computes; its weights stay the same as long as the batch lives.
-        trajectories: At least one, of any length.
         version: Version of the weights.
     """
 
-    def __init__(self, model: CausalModel, trajectories: Sequence[TorchTrajectory], version: int) -> None:
+    def __init__(self, model: CausalModel, version: int) -> None:
         self._model = model
         self._version = version
-        leaves: dict[tuple[int, ...], int] = {}
-        self._rows = [(each, leaves.setdefault(each.sequence, len(leaves))) for each in trajectories]
-        self._decoder = Decoder(model, list(leaves))
+        self._decoder = Decoder(model)
+        self._entering: list[TorchTrajectory] = []
+        self._leaves: dict[TorchTrajectory, int] = {}
+        """The row of the leaf from which each drew its last token."""
 
-    def __len__(self) -> int:
-        return len(self._rows)
+    @property
+    def trajectories(self) -> list[TorchTrajectory]:
+        """All that have not ended."""
+        return [*self._leaves, *self._entering]
 
-    def step(self) -> list[Ended]:
-        """One token for every trajectory; returns those that ended by it, or were aborted before it."""
-        ended = [Ended(each, StopReason.ABORT) for each, _ in self._rows if each.aborted]
-        rows = [row for row in self._rows if not row[0].aborted]
-        self._rows = []
-        if not rows:
-            return ended
-        drawn = self._draw([trajectory for trajectory, _ in rows], [leaf for _, leaf in rows])
-        children: dict[tuple[int, int], int] = {}
-        for index, (trajectory, leaf) in enumerate(rows):
+    @property
+    def open(self) -> bool:
+        """Whether trajectories may enter now."""
+        return not self._leaves or self._decoder.open
+
+    def enter(self, trajectories: Sequence[TorchTrajectory]) -> None:
+        """Takes trajectories of any length into the next step."""
+        self._entering += trajectories
+
+    def step(self) -> Step:
+        """One token for every trajectory, but for those that were aborted before."""
+        ended = [Ended(each, StopReason.ABORT) for each in self.trajectories if each.aborted]
+        leaves = self._compute()
+        self._entering, self._leaves = [], {}
+        if not leaves:
+            return Step(0, ended)
+        drawn = self._draw(leaves)
+        failed = 0
+        for index, (trajectory, leaf) in enumerate(leaves.items()):
             outcome = self._append(trajectory, drawn, index)
-            if outcome is not None:
-                ended.append(Ended(trajectory, outcome))
+            if outcome is None:
+                self._leaves[trajectory] = leaf
             else:
-                child = (leaf, drawn.token_ids[index])
-                self._rows.append((trajectory, children.setdefault(child, len(children))))
-        if children:
-            self._decoder.extend([leaf for leaf, _ in children], [token_id for _, token_id in children])
-        return ended
+                ended.append(Ended(trajectory, outcome))
+                failed += isinstance(outcome, RelaxError)
+        return Step(len(leaves) - failed, ended)
 
-    def _draw(self, trajectories: Sequence[TorchTrajectory], leaves: Sequence[int]) -> Draw:
-        uniforms = uniform_numbers(
-            [each.request.seed for each in trajectories], [len(each.token_ids) for each in trajectories]
-        )
-        logits = self._decoder.logits[torch.tensor(leaves, device=self._model.device)]
-        return draw(logits, [each.request.sampling for each in trajectories], uniforms)
+    def _compute(self) -> dict[TorchTrajectory, int]:
+        """Extends the leaves by the tokens drawn last, and adds those of who enters; returns everyone's row."""
+        staying = {each: (leaf, each.token_ids[-1]) for each, leaf in self._leaves.items() if not each.aborted}
+        children = list(dict.fromkeys(staying.values()))
+        if children:
+            rows = self._decoder.extend([leaf for leaf, _ in children], [token_id for _, token_id in children])
+        else:
+            rows, self._decoder = [], Decoder(self._model)
+        by_child = dict(zip(children, rows, strict=True))
+        entering = {each: each.sequence for each in self._entering if not each.aborted}
+        sequences = list(dict.fromkeys(entering.values()))
+        by_sequence = dict(zip(sequences, self._decoder.add(sequences), strict=True)) if sequences else {}
+        return {
+            **{each: by_child[child] for each, child in staying.items()},
+            **{each: by_sequence[sequence] for each, sequence in entering.items()},
+        }
+
+    def _draw(self, leaves: dict[TorchTrajectory, int]) -> Draw:
+        uniforms = uniform_numbers([each.request.seed for each in leaves], [each.place for each in leaves])
+        logits = self._decoder.logits[torch.tensor(list(leaves.values()), device=self._model.device)]
+        return draw(logits, [each.request.sampling for each in leaves], uniforms)
 
     def _append(self, trajectory: TorchTrajectory, drawn: Draw, index: int) -> StopReason | RelaxError | None:
         """Adds the token drawn for a trajectory; returns how that ended it, or ``None``."""

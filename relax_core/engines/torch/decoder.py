@@ -1,60 +1,131 @@
 """Keys and values of distinct token sequences that grow together, one token a step."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from relax_core.engines.torch.cache import growing_cache
+from relax_core.engines.torch.cache import GrowingCache
 from relax_core.engines.torch.model import CausalModel
 
-PADDING_ID = 0
-"""Any id the model can embed; the mask hides it."""
+PREFILL_TOKENS = 2**14
+"""Tokens that are computed at once when sequences enter, padding included; bounds what the model's layers hold."""
 
 
 class Decoder:
-    """A tree of sequences, of which only the leaves are kept.
+    """A forest of sequences, of which only the leaves are kept, each in a row of the cache.
 
     Each leaf is computed once, however many trajectories run through it: a prompt that a group shares, and the tokens
-    on which members of the group still agree.
+    on which members of the group still agree. Rows are aligned at their newest token; when the longest is given up,
+    the padding before the others goes with it.
 
     Args:
         model: Computes.
-        sequences: Distinct and not empty; computed at once, padded on the left.
     """
 
-    def __init__(self, model: CausalModel, sequences: Sequence[Sequence[int]]) -> None:
+    def __init__(self, model: CausalModel) -> None:
         self._model = model
-        self._cache: Any = growing_cache(model.network.config)
-        longest = max(map(len, sequences))
-        padding = [longest - len(sequence) for sequence in sequences]
-        rows = [[PADDING_ID] * pad + list(sequence) for pad, sequence in zip(padding, sequences, strict=True)]
-        token_ids = torch.tensor(rows, device=model.device)
-        first = torch.tensor(padding, device=model.device)[:, None]
-        places = torch.arange(longest, device=model.device)[None]
-        self._mask = (places >= first).long() if any(padding) else None
-        self._next_position = longest - first
-        positions = (places - first).clamp(min=0)
-        self.logits = model.next_logits(token_ids, self._mask, positions, self._cache)
+        self._cache = GrowingCache(model.network.config)
+        self._lengths: list[int] = []
+        self._columns = 0
+        self.logits = torch.empty(0, model.vocabulary, device=model.device)
         """float32 ``[leaves, vocabulary]``: of the token after each leaf."""
 
-    def extend(self, parents: Sequence[int], token_ids: Sequence[int]) -> None:
-        """Replaces the leaves: new leaf i is old leaf ``parents[i]`` followed by ``token_ids[i]``.
+    @property
+    def open(self) -> bool:
+        """Whether leaves can be added. Beside others they cannot where layers keep a window or a state of the past."""
+        return not self._lengths or self._cache.joinable
 
-        Old leaves that are nobody's parent are given up.
+    def add(self, sequences: Sequence[Sequence[int]]) -> list[int]:
+        """Adds leaves; the others stay in their rows.
+
+        Args:
+            sequences: Distinct and not empty.
+
+        Returns:
+            The row of each.
         """
-        if list(parents) != list(range(len(self._next_position))):
-            self._select(torch.tensor(parents, device=self._model.device))
-        tokens = torch.tensor(token_ids, device=self._model.device)[:, None]
-        if self._mask is not None:
-            self._mask = torch.nn.functional.pad(self._mask, (0, 1), value=1)
-        self.logits = self._model.next_logits(tokens, self._mask, self._next_position, self._cache)
-        self._next_position = self._next_position + 1
+        rows = [0] * len(sequences)
+        parts = _parts(list(map(len, sequences))) if self._cache.joinable else [list(range(len(sequences)))]
+        for part in parts:
+            for row, index in enumerate(part, len(self._lengths)):
+                rows[index] = row
+            self._prefill([sequences[index] for index in part])
+        return rows
 
-    def _select(self, parents: Tensor) -> None:
-        # transformers names it after beam search; it is a selection of rows, with repetition, for every kind of layer
-        self._cache.reorder_cache(parents)
-        self._next_position = self._next_position[parents]
-        if self._mask is not None:
-            self._mask = self._mask[parents]
+    def extend(self, parents: Sequence[int], token_ids: Sequence[int]) -> list[int]:
+        """Replaces the leaves by ``token_ids[i]`` after the leaf in row ``parents[i]``, at least one.
+
+        Leaves that are nobody's parent are given up.
+
+        Returns:
+            The row of each new leaf: its parent's, where possible, so that little is copied.
+        """
+        rows = _placed(parents)
+        in_rows = sorted(zip(rows, parents, token_ids, strict=True))
+        sources = [parent for _, parent, _ in in_rows]
+        if sources != list(range(len(self._lengths))):
+            self._select(sources)
+        tokens = torch.tensor([[token_id] for _, _, token_id in in_rows], device=self._model.device)
+        lengths = torch.tensor(self._lengths, device=self._model.device)[:, None]
+        self._lengths = [length + 1 for length in self._lengths]
+        self._columns += 1
+        mask = _mask(lengths + 1, self._columns) if self._ragged else None
+        self.logits = self._model.next_logits(tokens, mask, lengths, self._cache)
+        return rows
+
+    @property
+    def _ragged(self) -> bool:
+        return min(self._lengths) < self._columns
+
+    def _select(self, sources: Sequence[int]) -> None:
+        self._cache.select(sources, self._model.device)
+        self._lengths = [self._lengths[source] for source in sources]
+        if self._cache.joinable:
+            self._columns = max(self._lengths)
+            self._cache.trim(self._columns)
+
+    def _prefill(self, sequences: Sequence[Sequence[int]]) -> None:
+        lengths = list(map(len, sequences))
+        longest = max(lengths)
+        # padded with a token of its own, a sequence whose numbers are not finite spoils no other
+        padded = [[sequence[0]] * (longest - len(sequence)) + list(sequence) for sequence in sequences]
+        ends = torch.tensor(lengths, device=self._model.device)[:, None]
+        mask = _mask(ends, longest)
+        positions = (torch.arange(longest, device=self._model.device) - longest + ends).clamp(min=0)
+        cache = GrowingCache(self._model.network.config) if self._lengths else self._cache
+        logits = self._model.next_logits(
+            torch.tensor(padded, device=self._model.device), mask if min(lengths) < longest else None, positions, cache
+        )
+        if cache is not self._cache:
+            self._cache.join(cache)
+        self.logits = torch.cat([self.logits, logits]) if self._lengths else logits
+        self._lengths += lengths
+        self._columns = max(self._columns, longest)
+
+
+def _mask(lengths: Tensor, columns: int) -> Tensor:
+    """int64 ``[n, columns]``: 1 for the last ``lengths[i]``, int64 ``[n, 1]``."""
+    return (torch.arange(columns, device=lengths.device) >= columns - lengths).long()
+
+
+def _placed(parents: Sequence[int]) -> list[int]:
+    """Rows for children, out of the first as many: the first child of a parent stays in its row, if that is kept."""
+    count = len(parents)
+    owners: dict[int, int] = {}
+    for child, parent in enumerate(parents):
+        if parent < count:
+            owners.setdefault(parent, child)
+    free = iter(row for row in range(count) if row not in owners)
+    return [parent if owners.get(parent) == child else next(free) for child, parent in enumerate(parents)]
+
+
+def _parts(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Indices in order of length, as many together as ``PREFILL_TOKENS`` allow with padding."""
+    part: list[int] = []
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if part and (len(part) + 1) * lengths[index] > PREFILL_TOKENS:
+            yield part
+            part = []
+        part.append(index)
+    yield part

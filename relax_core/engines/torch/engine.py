@@ -11,11 +11,11 @@ from relax_core.api.engine import Capability, Engine, GenerateRequest, Generatio
 from relax_core.api.errors import ConfigError, RelaxError, WeightSyncError
 from relax_core.api.rows import StopReason
 from relax_core.api.weights import Acknowledgement, Bucket, Manifest
-from relax_core.engines.requests import check_request
+from relax_core.engines.requests import check_request, ended_by_context
 from relax_core.engines.torch.batch import Batch, Ended
 from relax_core.engines.torch.config import TorchEngineConfig
 from relax_core.engines.torch.model import CausalModel, load_model
-from relax_core.engines.torch.scheduling import next_batch
+from relax_core.engines.torch.scheduling import Queue
 from relax_core.engines.torch.trajectory import TorchTrajectory
 from relax_core.engines.torch.weights import copy_weights, release_weights, restore_weights
 from relax_core.engines.turns import Turns
@@ -25,7 +25,10 @@ logger = logging.getLogger(__name__)
 
 
 class TorchEngine(Engine):
-    """Decodes waiting requests in batches; a request that arrives meanwhile waits for the next one.
+    """Decodes requests in one batch, which they enter and leave between two steps (continuous batching).
+
+    Where a layer of the model keeps a window or a state of the past instead of all tokens, requests leave between steps
+    but enter only when the batch is empty.
 
     A batch ends early when the engine is paused or updated. Its trajectories then wait with the tokens they have, and
     the next batch computes their keys and values anew: no cache outlives a batch, so none outlives its weights.
@@ -40,8 +43,9 @@ class TorchEngine(Engine):
         self._inventory = Inventory()
         self._worker: asyncio.Task[None] | None = None
         self._in_flight: dict[str, TorchTrajectory] = {}
-        self._waiting: dict[str, TorchTrajectory] = {}
+        self._queue = Queue(config)
         self._arrivals = 0
+        self.generated_tokens = 0
 
     async def start(self) -> None:
         """Loads the model of ``context.model``; its version is 0."""
@@ -68,15 +72,20 @@ class TorchEngine(Engine):
         result: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         trajectory = TorchTrajectory(request, limit, result, self._arrivals, stop_ids)
         self._arrivals += 1
-        self._in_flight[request.key] = self._waiting[request.key] = trajectory
+        self._in_flight[request.key] = trajectory
+        self._queue.put([trajectory])
         self._turns.wake()
         try:
-            return await result
+            generation = await result
         finally:
-            # also when the caller stopped waiting: then the batch must drop the trajectory
+            # also when the caller stopped waiting: then queue and batch must drop the trajectory
             trajectory.aborted = True
-            self._waiting.pop(request.key, None)
             del self._in_flight[request.key]
+            if not result.done() or result.cancelled():
+                self._end_aborted()
+        if ended_by_context(request, generation):
+            self._context.count("engine/context_limit", 1)
+        return generation
 
     async def abort(self, keys: Sequence[str] | None = None) -> None:
         """Ends requests at the next decode step; those that wait end at once. Unknown keys have ended already."""
@@ -123,7 +132,8 @@ class TorchEngine(Engine):
 
     async def health(self) -> Health:
         """Healthy when the next request would be served, now or after ``resume``."""
-        running, waiting = len(self._in_flight) - len(self._waiting), len(self._waiting)
+        waiting = len(self._queue)
+        running = len(self._in_flight) - waiting
         try:
             self._usable()
         except RelaxError as error:
@@ -135,43 +145,44 @@ class TorchEngine(Engine):
         self._turns.end("the torch engine is closed")
         if self._worker is not None:
             await self._worker
-        for trajectory in self._in_flight.values():
-            trajectory.end(RelaxError(f"request {trajectory.request.key!r}: the engine was closed"))
         self._turns.shutdown()
         self._model = None
 
     async def _serve(self) -> None:
         """Runs one batch after the other."""
         try:
-            await self._turns.take(lambda: self._waiting, self._run_batch)
+            await self._turns.take(lambda: self._queue, self._run_batch)
         finally:
             self._turns.end("the torch engine has stopped")
+            for key, trajectory in self._in_flight.items():
+                trajectory.end(RelaxError(f"request {key!r}: {self._turns.ended}"))
 
     async def _run_batch(self) -> None:
-        batch = next_batch(self._waiting.values(), self._config)
-        for trajectory in batch:
-            del self._waiting[trajectory.request.key]
+        batch = Batch(self._loaded(), self._inventory.version)
         try:
             await self._turns.on_thread(lambda: self._decode(batch))
         except Exception as error:
-            logger.exception("a batch of %d requests failed", len(batch))
+            logger.exception("a batch of %d requests failed", len(batch.trajectories))
             self._context.count("engine_errors", 1)
-            _deliver([Ended(each, _failure(each, error)) for each in batch])
-        for trajectory in batch:
-            if not trajectory.result.done():
-                self._waiting[trajectory.request.key] = trajectory
-        self._end_aborted()
+            _deliver([Ended(each, _failure(each, error)) for each in batch.trajectories])
+        else:
+            self._queue.put(batch.trajectories)
+            self._end_aborted()
 
-    def _decode(self, trajectories: Sequence[TorchTrajectory]) -> None:
-        """On the model's thread: decodes until all have ended, or the engine is wanted for something else."""
-        assert self._model is not None and self._worker is not None
+    def _decode(self, batch: Batch) -> None:
+        """On the model's thread: decodes until no one is left, or the engine is wanted for something else."""
+        assert self._worker is not None
         loop = self._worker.get_loop()
         with torch.inference_mode():
-            batch = Batch(self._model, trajectories, self._inventory.version)
-            while len(batch) and not self._turns.blocked:
-                ended = batch.step()
-                if ended:
-                    loop.call_soon_threadsafe(_deliver, ended)
+            while not self._turns.blocked:
+                if batch.open:
+                    batch.enter(self._queue.take(batch.trajectories))
+                if not batch.trajectories:
+                    break
+                step = batch.step()
+                self.generated_tokens += step.tokens
+                if step.ended:
+                    loop.call_soon_threadsafe(_deliver, step.ended)
 
     def _take_over(self, manifest: Manifest, buckets: Iterable[Bucket]) -> Acknowledgement:
         """On the model's thread, so that weights and version change together even if the caller stops waiting."""
@@ -187,10 +198,7 @@ class TorchEngine(Engine):
         return Acknowledgement(manifest.version, frozenset(arrived), changed)
 
     def _end_aborted(self) -> None:
-        for key, trajectory in list(self._waiting.items()):
-            if trajectory.aborted:
-                del self._waiting[key]
-                trajectory.end(StopReason.ABORT)
+        _deliver([Ended(each, StopReason.ABORT) for each in self._queue.take_aborted()])
 
     def _loaded(self) -> CausalModel:
         self._turns.check_open()

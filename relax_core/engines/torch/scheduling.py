@@ -1,20 +1,61 @@
-"""Which of the waiting trajectories go into the next batch."""
+"""Which of the waiting trajectories are decoded next."""
 
-from collections.abc import Iterable
+import threading
+from bisect import insort
+from collections.abc import Iterable, Sequence
 
 from relax_core.engines.torch.config import TorchEngineConfig
 from relax_core.engines.torch.trajectory import TorchTrajectory
 
+LOT = 8
+"""Where not all that wait find room, they enter an eighth of those that run at a time: each entry costs a pass through
+the model of its own, and a prompt is shared only by those that enter together."""
 
-def next_batch(waiting: Iterable[TorchTrajectory], config: TorchEngineConfig) -> list[TorchTrajectory]:
-    """The waiting trajectories that are decoded next: higher priority first, then in order of arrival."""
-    batch: list[TorchTrajectory] = []
-    sequence = remaining = 0
-    for trajectory in sorted(waiting, key=lambda each: (-each.request.priority, each.arrival)):
-        sequence = max(sequence, len(trajectory.request.prompt_ids) + len(trajectory.token_ids))
-        remaining = max(remaining, trajectory.limit - len(trajectory.token_ids))
-        tokens = (len(batch) + 1) * (sequence + remaining)
-        if batch and (len(batch) >= config.max_batch_rows or tokens > config.max_batch_tokens):
-            break
-        batch.append(trajectory)
-    return batch
+
+class Queue:
+    """Trajectories that wait for room: higher priority first, then in order of arrival.
+
+    It is filled from the event loop and emptied on the model's thread.
+
+    Args:
+        config: Bounds what is decoded together.
+    """
+
+    def __init__(self, config: TorchEngineConfig) -> None:
+        self._config = config
+        self._lock = threading.Lock()
+        self._waiting: list[TorchTrajectory] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, trajectories: Iterable[TorchTrajectory]) -> None:
+        """Lets trajectories wait."""
+        with self._lock:
+            for trajectory in trajectories:
+                insort(self._waiting, trajectory, key=lambda each: (-each.request.priority, each.arrival))
+
+    def take(self, running: Sequence[TorchTrajectory]) -> list[TorchTrajectory]:
+        """Those that enter now beside others that run; no one overtakes a trajectory for which there is no room."""
+        with self._lock:
+            count = self._fitting(running) if self._waiting else 0
+            if count < len(self._waiting) and count * LOT < len(running):
+                return []
+            lot, self._waiting = self._waiting[:count], self._waiting[count:]
+            return lot
+
+    def take_aborted(self) -> list[TorchTrajectory]:
+        """Those that were aborted while they waited."""
+        with self._lock:
+            aborted = [each for each in self._waiting if each.aborted]
+            self._waiting = [each for each in self._waiting if not each.aborted]
+            return aborted
+
+    def _fitting(self, running: Sequence[TorchTrajectory]) -> int:
+        longest = max((each.longest for each in running), default=0)
+        for count, trajectory in enumerate(self._waiting):
+            rows = len(running) + count + 1
+            longest = max(longest, trajectory.longest)
+            if rows > 1 and (rows > self._config.max_batch_rows or rows * longest > self._config.max_batch_tokens):
+                return count
+        return len(self._waiting)

@@ -24,6 +24,11 @@ class TorchTrajectory(Trajectory):
         self.support = [] if restricts(self.request.sampling) else None
 
     @property
+    def longest(self) -> int:
+        """Tokens of prompt and answer that it may reach."""
+        return len(self.request.prompt_ids) + self.limit
+
+    @property
     def sequence(self) -> tuple[int, ...]:
         """Prompt and generated tokens."""
         return (*self.request.prompt_ids, *self.token_ids)

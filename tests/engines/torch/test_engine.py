@@ -46,12 +46,12 @@ class TestTorchEngine(EngineContract):
 async def test_a_prompt_that_a_group_shares_is_computed_once(
     engine: TorchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prefills = []
+    prefills: list[list[tuple[int, ...]]] = []
 
     class Recorded(Decoder):
-        def __init__(self, model: Any, sequences: Any) -> None:
+        def add(self, sequences: Any) -> list[int]:
             prefills.append(list(sequences))
-            super().__init__(model, sequences)
+            return super().add(sequences)
 
     monkeypatch.setattr(batch, "Decoder", Recorded)
     await generate_all(engine, [*group("a", [5, 6], max_new_tokens=2), *group("b", [7], max_new_tokens=2)])
