@@ -61,7 +61,7 @@ $(VENV)/.quickstart: $(VENV)/bin/uv $(PROJECTS) constraints.txt
 	touch $@
 
 $(VENV)/.develop: $(VENV)/.quickstart
-	$(INSTALL) -e '.[dev,tasks]'
+	$(INSTALL) -e '.[dev,models,parquet,tasks]'
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.quickstart

@@ -5,13 +5,16 @@ from typing import Annotated
 import typer
 
 from relax_core._version import __version__
-from relax_core.cli import config, exits, plugins
+from relax_core.cli import config, exits, models, plugins
+from relax_core.cli.report import report
 from relax_core.cli.train import plan, train
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(train)
 app.command()(plan)
+app.command()(report)
 app.add_typer(config.app, name="config")
+app.add_typer(models.app, name="models")
 app.add_typer(plugins.app, name="plugins")
 
 

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from relax_core.cli.table import print_columns
+
 if TYPE_CHECKING:
     from relax_core.component import Component
     from relax_core.discovery import PluginRecord
@@ -73,7 +75,7 @@ def _print_table(plugins: "list[PluginRecord]", verbose: bool) -> None:
     if verbose:
         for row, time in zip(rows, ["load ms", *(f"{plugin.load_ms:.1f}" for plugin in plugins)], strict=True):
             row.insert(3, time)
-    _print_columns(rows)
+    print_columns(rows)
     for plugin in plugins:
         if verbose and plugin.traceback:
             print(f"\n{plugin.name}\n{plugin.traceback}", end="")
@@ -111,7 +113,7 @@ def _print_keys(component: "Component") -> None:
     except PluginError as error:
         print(f"  {error}")
         return
-    _print_columns(
+    print_columns(
         [
             [f"  {key}", formatannotation(field.annotation), _default(field), field.description or ""]
             for key, field in fields.items()
@@ -121,9 +123,3 @@ def _print_keys(component: "Component") -> None:
 
 def _default(field: Any) -> str:
     return "required" if field.is_required() else f"= {field.get_default(call_default_factory=True)!r}"
-
-
-def _print_columns(rows: list[list[str]]) -> None:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Final
 
-KNOWN_VARIABLES: Final = ("RELAX_ASSUME_BACKEND", "RELAX_PLUGINS", "RELAX_PLUGINS_DISABLE")
+KNOWN_VARIABLES: Final = ("RELAX_ASSUME_BACKEND", "RELAX_MODELS", "RELAX_PLUGINS", "RELAX_PLUGINS_DISABLE")
 
 
 def misspelt_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
