@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from relax_core.api.algorithm import Requirements
+from relax_core.models.catalogue.entries import models_folder
 
 
 class Config(BaseModel):
@@ -54,9 +55,10 @@ class EngineConfig(Config):
 
 
 class ModelConfig(Config):
-    """The policy: a folder in Hugging Face format, or a configuration to initialise at random."""
+    """The policy: a folder in Hugging Face format, a model of the catalogue, or a configuration with random weights."""
 
     path: Path | None = Field(None, description="Folder with config, safetensors and tokenizer.")
+    name: str | None = Field(None, description="A model that `relax models add` has fetched, such as `smollm2`.")
     init: dict[str, object] | None = Field(
         None, description="Keyword arguments of transformers' AutoConfig (`model_type` first); random weights by seed."
     )
@@ -66,3 +68,8 @@ class ModelConfig(Config):
         "sdpa", description="Attention of transformers in trainer and engine."
     )
     trust_remote_code: bool = Field(False, description="Whether Python code in the model's folder may run.")
+
+    @property
+    def folder(self) -> Path | None:
+        """Folder of the model that ``path`` or ``name`` gives; ``None`` with ``init``."""
+        return self.path if self.name is None else models_folder() / self.name

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from relax_core.api.algorithm import Requirements
 from relax_core.api.errors import ConfigError
 from relax_core.config.base import AlgorithmConfig, Config, TrainerConfig
+from relax_core.config.model_check import check_model
 from relax_core.config.problems import Key, dotted
 from relax_core.config.run import RunSections
 from relax_core.config.run_config import RunConfig
 from relax_core.config.selection import Selected
-from relax_core.config.suggest import path_suggestion
 from relax_core.config.validation import show
 from relax_core.dataflow.plan import derive_plan
 
@@ -20,7 +20,7 @@ def check(config: RunConfig) -> Iterator[Finding]:
     """Everything that is wrong between keys which are right on their own."""
     requirements = requirements_of(config.algorithm)
     yield from _check_mode(config.run)
-    yield from _check_model(config.run)
+    yield from check_model(config.run.model)
     yield from _check_length(config.run)
     yield from _check_batch(config.run)
     yield from _check_plan(config)
@@ -61,20 +61,6 @@ def _check_mode(run: RunSections) -> Iterator[Finding]:
         yield ("mode",), f"{run.mode} is not available: the local runtime runs `colocate` only"
     elif run.max_staleness > 0:
         yield ("max_staleness",), f"{run.max_staleness} has no effect in mode colocate, where no row is ever stale"
-
-
-def _check_model(run: RunSections) -> Iterator[Finding]:
-    model = run.model
-    if (model.path is None) == (model.init is None):
-        yield ("model",), "give either `path`, a folder in Hugging Face format, or `init`, for random weights"
-    elif model.path is not None:
-        if model.tokenizer != "bytes":
-            yield ("model", "tokenizer"), f"{model.tokenizer} would be ignored: with `model.path` it is in that folder"
-        if not model.path.is_dir():
-            nearest = path_suggestion(model.path)
-            yield ("model", "path"), f"missing model: there is no folder {str(model.path)!r}{nearest}"
-        elif not (model.path / "config.json").is_file():
-            yield ("model", "path"), f"missing model: there is no config.json in the folder {str(model.path)!r}"
 
 
 def _check_length(run: RunSections) -> Iterator[Finding]:

@@ -41,8 +41,8 @@ class Builder:
     def initial_model(self) -> Path:
         """The folder of the initial policy; made when the configuration gives ``model.init``."""
         model = self.config.run.model
-        if model.path is not None:
-            return model.path
+        if model.folder is not None:
+            return model.folder
         assert model.init is not None
         return initialise_model(self.context.directory / "model", model.init, model.tokenizer, self.context.seed)
 

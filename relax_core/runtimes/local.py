@@ -75,7 +75,7 @@ class LocalRun(Run):
         warm = self.directory.path / WARM_START
         if self.checkpoint is None or warm.exists():
             return path if self.checkpoint is None else warm
-        return self.config.run.model.path or self.directory.path / "model"
+        return self.config.run.model.folder or self.directory.path / "model"
 
     async def _continue(self, stage: Stage, trainer: Trainer, checkpoint: Checkpoint) -> None:
         """Restores a checkpoint; its weights are published as a new version, since versions never repeat."""

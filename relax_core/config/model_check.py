@@ -1,0 +1,42 @@
+"""Whether the model of a run is given once, and is there."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from relax_core.config.base import ModelConfig
+from relax_core.config.problems import Key
+from relax_core.config.suggest import path_suggestion, suggestion
+from relax_core.models.catalogue.entries import CATALOGUE, is_model
+
+
+def check_model(model: ModelConfig) -> Iterator[tuple[Key, str]]:
+    """The key that is wrong in the section ``model``, and one line about it."""
+    given = [key for key in ("path", "name", "init") if getattr(model, key) is not None]
+    if len(given) != 1:
+        choices = "`path`, a folder in Hugging Face format, `name`, of the catalogue, or `init`, for random weights"
+        yield ("model",), f"give one of {choices}" + (f"; {' and '.join(given)} are given" if given else "")
+    elif model.init is None:
+        if model.tokenizer != "bytes":
+            text = f"{model.tokenizer} would be ignored: with `model.{given[0]}` it is in that folder"
+            yield ("model", "tokenizer"), text
+        if model.name is not None:
+            yield from _check_name(model.name)
+        elif model.path is not None:
+            yield from _check_path(model.path)
+
+
+def _check_name(name: str) -> Iterator[tuple[Key, str]]:
+    model = CATALOGUE.get(name)
+    if model is None:
+        yield ("model", "name"), f"there is no model {name!r} in the catalogue{suggestion(name, CATALOGUE)}"
+    elif not is_model(model.folder):
+        text = f"missing model: {name} is not in {str(model.folder.parent)!r}; run `relax models add {name}`"
+        yield ("model", "name"), text
+
+
+def _check_path(path: Path) -> Iterator[tuple[Key, str]]:
+    if not path.is_dir():
+        text = f"missing model: there is no folder {str(path)!r}{path_suggestion(path)}"
+        yield ("model", "path"), text
+    elif not is_model(path):
+        yield ("model", "path"), f"missing model: there is no config.json in the folder {str(path)!r}"
