@@ -114,11 +114,21 @@ def _new(
     return config, RunDirectory.create(config.run.runs_dir, name, redacted(config.resolved()), config.run.seed), None
 
 
-def _refuse_redactions(config: RunConfig) -> None:
-    """A stored configuration keeps no secrets, and ``***`` is not what the run was started with."""
+def refuse_redactions(config: RunConfig, command: str) -> None:
+    """A stored configuration keeps no secrets, and ``***`` is not what the run was started with.
+
+    Args:
+        config: Loaded from a run's folder.
+        command: What the line begins with.
+
+    Raises:
+        ConfigError: Names the key.
+    """
     for key in redactions(config.resolved()):
         place = dotted(key)
-        raise ConfigError(f"--resume: {place} is not stored, since it looks secret; give --set {place}=... or the file")
+        raise ConfigError(
+            f"{command}: {place} is not stored, since it looks secret; give --set {place}=... or the file"
+        )
 
 
 def _resumed(
@@ -133,7 +143,7 @@ def _resumed(
         settings.append(f"runs_dir={runs_dir}")
     config = _load(file, [*_defaults(file, None, runtime), *settings], None, runtime)
     if is_stored:
-        _refuse_redactions(config)
+        refuse_redactions(config, "--resume")
     runs_dir = config.run.runs_dir
     stored = RunDirectory.find(runs_dir, name)
     checkpoint = CheckpointStore(stored.checkpoints, config.run.checkpoint.keep).latest()

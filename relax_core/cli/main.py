@@ -6,12 +6,14 @@ import typer
 
 from relax_core._version import __version__
 from relax_core.cli import config, exits, models, plugins
+from relax_core.cli.evaluate import evaluate
 from relax_core.cli.report import report
 from relax_core.cli.train import plan, train
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(train)
 app.command()(plan)
+app.command("eval")(evaluate)
 app.command()(report)
 app.add_typer(config.app, name="config")
 app.add_typer(models.app, name="models")
