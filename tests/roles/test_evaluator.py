@@ -2,17 +2,20 @@
 
 import asyncio
 import json
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
+import torch
 
 from relax_core.api.context import Context, ModelSource
-from relax_core.api.engine import SamplingParameters
+from relax_core.api.engine import GenerateRequest, Generation, RequestClass, SamplingParameters
 from relax_core.api.errors import DeadlineExceeded, RewardError
 from relax_core.api.reward import Reward
-from relax_core.api.rows import Sample, Score
+from relax_core.api.rows import Sample, Score, Task
 from relax_core.checkpoint.run_directory import RunDirectory
 from relax_core.config import RewardConfig
 from relax_core.config.load import load_run
@@ -66,6 +69,18 @@ def test_a_run_with_evaluation_trains_exactly_as_one_without(tmp_path: Path, tin
     assert [line["step"] for line in evaluations] == [0, 1, 2, 3]
     assert training(with_it) == training(without)
     assert any(line.get("train/loss") for line in without)
+
+
+class Asked(TorchEngine):
+    """Notes what it is asked."""
+
+    def __init__(self, config: TorchEngineConfig, context: Context) -> None:
+        super().__init__(config, context)
+        self.requests: list[GenerateRequest] = []
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        self.requests.append(request)
+        return await super().generate(request)
 
 
 class Slow(Reward):
@@ -125,6 +140,31 @@ async def test_tasks_whose_reward_fails_are_left_out_where_the_configuration_say
     assert (result.score, result.metrics["dropped"]) == (1.0, 1.0)
     assert result.example.endswith("reward None")
     await engine.close()
+
+
+async def test_random_states_of_the_process_stay_as_they_are(tiny_model_path: Path) -> None:
+    reward = Slow()
+    reward.go.set()
+    evaluation, engine = await evaluator(tiny_model_path, reward, on_error="drop")
+    before = random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()
+    await evaluation.evaluate()
+    assert (random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()) == before
+    await engine.close()
+
+
+async def test_requests_are_those_of_an_evaluation_and_differ_between_sets(tiny_model_path: Path) -> None:
+    source = ModelSource(tiny_model_path)
+    engine = Asked(TorchEngineConfig(), Context("test", 0, tiny_model_path, source))
+    await engine.start()
+    scorer = Scorer([NamedReward("half", Abstaining(), RewardConfig())])
+    for name in ("", "easy", "hard"):
+        held_out = HeldOut(name, [Task(3, "3="), Task(5, "5=")], SamplingParameters(2, temperature=0.5), 2)
+        await Evaluator(held_out, engine, PromptCodec(source), scorer, 0, 60.0).evaluate()
+    await engine.close()
+    assert {request.request_class for request in engine.requests} == {RequestClass.EVAL}
+    assert {request.sampling for request in engine.requests} == {SamplingParameters(2, temperature=0.5)}
+    assert len({request.key for request in engine.requests}) == len({request.seed for request in engine.requests}) == 12
+    assert [request.key for request in engine.requests[::4]] == ["eval/3/0", "eval/easy/3/0", "eval/hard/3/0"]
 
 
 class Abstaining(Reward):
