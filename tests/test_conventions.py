@@ -17,7 +17,7 @@ MEGATRON = "plugins/relax_megatron/relax_megatron/"
 CUDA_ONLY = {f"{MEGATRON}cpu.py", f"{MEGATRON}rank.py"}
 """Megatron-Core asks for CUDA by name; these stand between it and the device of the context."""
 
-OWN_PIPES = {f"{MEGATRON}processes.py"}
+OWN_PIPES = {f"{MEGATRON}processes.py", "relax_core/engines/process/protocol.py"}
 """Pickled calls over a pipe that only a process and the children it has started can write to."""
 
 

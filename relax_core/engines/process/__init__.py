@@ -1,0 +1,1 @@
+"""Any engine in a process of its own on this machine, so that it and its caller compute at the same time."""
