@@ -15,7 +15,7 @@ def shortcut(model: Path, data: Path, reward: str) -> dict[str, Any]:
 
     Args:
         model: Folder in Hugging Face format.
-        data: Tasks, one JSON object per line.
+        data: Tasks: a Parquet file if its name ends so, or else one JSON object per line.
         reward: ``path/to/file.py:function``, or the name of a reward.
 
     Raises:
@@ -30,7 +30,7 @@ def shortcut(model: Path, data: Path, reward: str) -> dict[str, Any]:
         selected = {"name": "python", "function": reward}
     return {
         "model": {"path": str(model)},
-        "dataset": {"name": "jsonl", "path": str(data)},
+        "dataset": {"name": "parquet" if data.suffix == ".parquet" else "jsonl", "path": str(data)},
         "reward": selected,
         "epochs": 1,
         "batch": {"tasks": 8, "samples_per_task": 8},

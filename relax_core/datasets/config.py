@@ -10,18 +10,29 @@ from relax_core.config import Config
 LARGEST_SPACE = 10**6
 
 
-class JsonlDatasetConfig(Config):
-    """Tasks in a file with one JSON object per line."""
+class RecordKeys(Config):
+    """Which keys of a record hold what; a record is a line of a JSON lines file or a row of a Parquet file."""
 
-    path: Path = Field(description="UTF-8 file; blank lines are skipped.")
     prompt_key: str = Field("prompt", description="Key of the prompt: a string or a list of chat messages.")
     label_key: str | None = Field(
         None,
         description="Key of the label, any JSON value, that every task must have; absent: `label`, if it is there.",
     )
     metadata_key: str | None = Field(
-        None, description="Key of an object that becomes the metadata; by default all other keys of the line do."
+        None, description="Key of an object that becomes the metadata; by default all other keys do."
     )
+
+
+class JsonlDatasetConfig(RecordKeys):
+    """Tasks in a file with one JSON object per line."""
+
+    path: Path = Field(description="UTF-8 file; blank lines are skipped.")
+
+
+class ParquetDatasetConfig(RecordKeys):
+    """Tasks in a Parquet file, one per row; keys are columns."""
+
+    path: Path = Field(description="Parquet file; it is kept in memory, in the form of Arrow.")
 
 
 class GeneratedDatasetConfig(Config):

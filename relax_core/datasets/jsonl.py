@@ -2,7 +2,6 @@
 
 import json
 from array import array
-from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -11,10 +10,7 @@ from relax_core.api.dataset import Dataset
 from relax_core.api.errors import ConfigError
 from relax_core.api.rows import Task
 from relax_core.datasets.config import JsonlDatasetConfig
-from relax_core.suggestions import did_you_mean
-
-LABEL = "label"
-"""Key of a label that a task may have, where no other is chosen."""
+from relax_core.datasets.records import task_of
 
 
 class JsonlDataset(Dataset):
@@ -82,45 +78,13 @@ class JsonlDataset(Dataset):
         return (row, False) if whole == text else (json.loads(whole), True)
 
     def _task(self, index: int, row: dict[str, Any], number: int) -> Task:
-        config = self.config
-        if config.prompt_key not in row:
-            raise self._error(number, f"has no key {config.prompt_key!r}{did_you_mean(config.prompt_key, row)}")
-        if config.label_key is not None and config.label_key not in row:
-            raise self._error(number, f"has no key {config.label_key!r}{did_you_mean(config.label_key, row)}")
-        problem = prompt_problem(row[config.prompt_key])
-        if problem:
-            raise self._error(number, f"{config.prompt_key!r} {problem}")
-        label = row.get(config.label_key or LABEL)
-        return Task(index, row[config.prompt_key], label, self._metadata(row, number))
-
-    def _metadata(self, row: dict[str, Any], number: int) -> Mapping[str, Any]:
-        key = self.config.metadata_key
-        if key is None:
-            used = {self.config.prompt_key, self.config.label_key or LABEL}
-            return {name: value for name, value in row.items() if name not in used}
-        if key not in row:
-            raise self._error(number, f"has no key {key!r}{did_you_mean(key, row)}")
-        metadata = row[key]
-        if not isinstance(metadata, dict):
-            raise self._error(number, f"{key!r} must be an object, but is of type {type(metadata).__name__}")
-        return metadata
+        try:
+            return task_of(index, row, self.config)
+        except ValueError as error:
+            raise self._error(number, str(error)) from None
 
     def _error(self, number: int, reason: str) -> ConfigError:
         return ConfigError(f"{self.config.path}:{number}: {reason}")
-
-
-def prompt_problem(prompt: Any) -> str | None:
-    """Why a value is neither a text nor a list of chat messages; ``None`` when it is."""
-    if isinstance(prompt, str):
-        return None if prompt else "is empty"
-    if not isinstance(prompt, list) or not prompt:
-        return "must be a string or a list of messages"
-    for position, message in enumerate(prompt):
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            return f"[{position}] must be an object with the key 'role'"
-        if not isinstance(message.get("content"), str | list):
-            return f"[{position}] must have 'content', a string or a list of parts"
-    return None
 
 
 def _refuse_constant(name: str) -> Any:

@@ -30,6 +30,12 @@ def test_a_reward_may_be_named(model_folder: Path, data: Path, reward: str, name
     assert load_run(None, base=shortcut(model_folder, data, reward)).rewards[0].name == name
 
 
+def test_a_parquet_file_is_known_by_its_name(model_folder: Path, data: Path) -> None:
+    renamed = data.rename(data.with_suffix(".parquet"))
+    config = load_run(None, base=shortcut(model_folder, renamed, "exact"))
+    assert (config.dataset.name, config.dataset.resolved()["path"]) == ("parquet", str(renamed))
+
+
 def test_a_function_in_a_package_is_taken_as_it_is(model_folder: Path, data: Path) -> None:
     config = load_run(None, base=shortcut(model_folder, data, "package.module:score"))
     assert config.rewards[0].resolved()["function"] == "package.module:score"

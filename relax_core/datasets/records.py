@@ -1,0 +1,55 @@
+"""From a record of a file to a task, by the keys that the configuration names."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from relax_core.api.rows import Task
+from relax_core.datasets.config import RecordKeys
+from relax_core.suggestions import did_you_mean
+
+LABEL = "label"
+"""Key of a label that a task may have, where no other is chosen."""
+
+
+def task_of(index: int, record: Mapping[str, Any], keys: RecordKeys) -> Task:
+    """The task in a record.
+
+    Args:
+        index: Its position in the dataset.
+        record: JSON values by key.
+        keys: Which keys hold prompt, label and metadata.
+
+    Raises:
+        ValueError: The record is no task; says which key and why, not where the record is.
+    """
+    for key in (keys.prompt_key, keys.label_key, keys.metadata_key):
+        if key is not None and key not in record:
+            raise ValueError(f"has no key {key!r}{did_you_mean(key, record)}")
+    problem = prompt_problem(record[keys.prompt_key])
+    if problem:
+        raise ValueError(f"{keys.prompt_key!r} {problem}")
+    return Task(index, record[keys.prompt_key], record.get(keys.label_key or LABEL), _metadata(record, keys))
+
+
+def prompt_problem(prompt: Any) -> str | None:
+    """Why a value is neither a text nor a list of chat messages; ``None`` when it is."""
+    if isinstance(prompt, str):
+        return None if prompt else "is empty"
+    if not isinstance(prompt, list) or not prompt:
+        return "must be a string or a list of messages"
+    for position, message in enumerate(prompt):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            return f"[{position}] must be an object with the key 'role'"
+        if not isinstance(message.get("content"), str | list):
+            return f"[{position}] must have 'content', a string or a list of parts"
+    return None
+
+
+def _metadata(record: Mapping[str, Any], keys: RecordKeys) -> Mapping[str, Any]:
+    if keys.metadata_key is None:
+        used = {keys.prompt_key, keys.label_key or LABEL}
+        return {name: value for name, value in record.items() if name not in used}
+    metadata = record[keys.metadata_key]
+    if not isinstance(metadata, dict):
+        raise ValueError(f"{keys.metadata_key!r} must be an object, but is of type {type(metadata).__name__}")
+    return metadata
