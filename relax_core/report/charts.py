@@ -37,7 +37,9 @@ PANELS = (
     Panel("Entropy", ("train/entropy",), "Of the distribution each token was drawn from, in nats"),
     Panel("Clip fraction", ("train/clip_fraction*",), "Share of tokens whose gradient a clip cut off"),
     Panel("Gradient norm", ("train/grad_norm",), "Of the whole gradient, before clipping"),
-    Panel("Mismatch KL", ("mismatch/kl",), "KL of the engine's policy to the trainer's for the same weights, per token"),
+    Panel(
+        "Mismatch KL", ("mismatch/kl",), "KL of the engine's policy to the trainer's for the same weights, per token"
+    ),
     Panel("Probe gap", ("mismatch/probe_max",), "Largest difference of a log-probability, engine to trainer, in nats"),
     Panel("Lag", ("*/lag", "*/lag_*"), "Publications between a trained token and the trainer"),
     Panel("Throughput", ("perf/rollout_tokens_per_s", "perf/train_tokens_per_s"), "Tokens per second"),
@@ -52,13 +54,17 @@ def read_series(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]
     """The series of each stream: ``steps``, ascending, ``metrics`` with a value or ``None`` for each step, and
     ``total``, the number of steps there are.
 
-    A resumed run repeats steps, and an evaluation may take several lines: of one metric at one step the last counts.
+    Where the steps of a stream go back, a resumed run begins anew: what was beyond is void. Lines of one step are
+    joined; of a metric that comes twice the last counts.
     """
-    merged: dict[str, dict[int, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
+    streams: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
     for line in lines:
+        steps = streams[line["stream"]]
+        while steps and next(reversed(steps)) > line["step"]:
+            steps.popitem()
         values = {name: value for name, value in line.items() if name not in NOT_METRICS}
-        merged[line["stream"]][line["step"]].update(values)
-    return {stream: _columns(steps) for stream, steps in merged.items()}
+        steps.setdefault(line["step"], {}).update(values)
+    return {stream: _columns(steps) for stream, steps in streams.items()}
 
 
 def choose_panels(series: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -78,8 +84,8 @@ def choose_panels(series: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any
 
 
 def _columns(steps: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    shown = evenly(sorted(steps), MAX_POINTS)
-    names = sorted({name for values in steps.values() for name in values})
+    shown = evenly(list(steps), MAX_POINTS)
+    names = sorted({name for values in steps.values() for name, value in values.items() if value is not None})
     metrics = {name: [_rounded(steps[step].get(name)) for step in shown] for name in names}
     return {"steps": shown, "metrics": metrics, "total": len(steps)}
 

@@ -1,20 +1,29 @@
 """The first lines of a report: what was run, and what came out."""
 
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Fact = tuple[str, str]
+REWARD_OF_SET = re.compile(r"eval/(?:(.+)/)?reward")
 
 
-def overview(config: Mapping[str, Any], summary: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> list[Fact]:
+def overview(
+    config: Mapping[str, Any],
+    summary: Mapping[str, Any],
+    lines: Sequence[Mapping[str, Any]],
+    series: Mapping[str, Mapping[str, Any]],
+) -> list[Fact]:
     """Names and values, in order; without what is not known (yet).
 
     Args:
         config: The run's configuration.
         summary: Its ``summary.json``, empty while it is going on.
         lines: Its ``metrics.jsonl``.
+        series: The same as :func:`relax_core.report.charts.read_series` gives it.
     """
+    before = summary.get("eval_warm_start")
     facts = {
         "status": summary.get("status", "no summary: still going, or killed"),
         "algorithm": _name(config.get("algorithm")),
@@ -25,15 +34,15 @@ def overview(config: Mapping[str, Any], summary: Mapping[str, Any], lines: Seque
         "seed": config.get("seed"),
         "started": time.strftime("%Y-%m-%d %H:%M", time.localtime(lines[0]["time"])) if lines else None,
         "duration": duration(_seconds(summary, lines)),
-        "updates": _of(summary.get("updates", _last_step(lines)), config.get("updates")),
-        "held-out reward": _change(summary, "eval_first", "eval_last"),
-        "before warm-up": _number(summary.get("eval_warm_start")),
-        "training reward": _change(summary, "reward_first10", "reward_last10"),
+        "updates": _of(summary.get("updates", _last_step(series)), config.get("updates")),
+        **_evaluations(series),
+        "before warm-up": None if before is None else f"{before:.3f}",
+        "training reward": _change([summary.get("reward_first10"), summary.get("reward_last10")]),
         "largest lag": summary.get("max_lag"),
         "tasks": _tasks(summary),
+        "counters": _listed(summary.get("counters")),
     }
-    counters = {f"count: {name}": value for name, value in summary.get("counters", {}).items()}
-    return [(name, str(value)) for name, value in {**facts, **counters}.items() if value is not None]
+    return [(name, str(value)) for name, value in facts.items() if value is not None]
 
 
 def duration(seconds: float | None) -> str | None:
@@ -61,25 +70,34 @@ def _seconds(summary: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> 
     return float(lines[-1]["time"] - lines[0]["time"]) if lines else None
 
 
-def _last_step(lines: Sequence[Mapping[str, Any]]) -> int | None:
-    return max((line["step"] for line in lines if line["stream"] == "train"), default=None)
+def _last_step(series: Mapping[str, Mapping[str, Any]]) -> int | None:
+    return int(series["train"]["steps"][-1]) if "train" in series else None
 
 
 def _of(done: object, planned: object) -> str | None:
     return None if done is None else str(done) if planned in (None, done) else f"{done} of {planned}"
 
 
-def _number(value: float | None) -> str | None:
-    return None if value is None else f"{value:.3f}"
+def _evaluations(series: Mapping[str, Mapping[str, Any]]) -> dict[str, str | None]:
+    """First and last held-out reward of each set."""
+    found = {}
+    for name, values in series["eval"]["metrics"].items() if "eval" in series else ():
+        if match := REWARD_OF_SET.fullmatch(name):
+            known = [value for value in values if value is not None]
+            found[f"held-out reward {match[1] or ''}".strip()] = _change([known[0], known[-1]])
+    return found
 
 
-def _change(summary: Mapping[str, Any], first: str, last: str) -> str | None:
-    known = [f"{summary[name]:.3f}" for name in (first, last) if summary.get(name) is not None]
-    return " → ".join(known) or None
+def _change(values: Iterable[float | None]) -> str | None:
+    return " → ".join(f"{value:.3f}" for value in values if value is not None) or None
 
 
 def _tasks(summary: Mapping[str, Any]) -> str | None:
     names = [name for name in ("issued", "trained", "dropped", "pending") if name in summary]
     text = ", ".join(f"{summary[name]:,} {name}" for name in names)
-    reasons = ", ".join(f"{reason} {count:,}" for reason, count in (summary.get("dropped_reasons") or {}).items())
+    reasons = _listed(summary.get("dropped_reasons"))
     return (f"{text} ({reasons})" if reasons else text) or None
+
+
+def _listed(counts: Mapping[str, int] | None) -> str | None:
+    return ", ".join(f"{name} {count:,}" for name, count in (counts or {}).items()) or None

@@ -19,7 +19,7 @@ from relax_core.report.samples import read_samples
 from relax_core.report.timeline import find_steps, overlap, timeline_of
 from relax_core.report.tokens import TokenTexts, find_tokenizer
 
-SCRIPTS = ("elements.js", "state.js", "charts.js", "timeline.js", "samples.js", "page.js")
+SCRIPTS = ("elements", "state", "scales", "charts", "metrics", "gantt", "timeline", "colors", "samples", "page")
 """In the order they run."""
 
 MAX_EVENTS = 500
@@ -49,7 +49,7 @@ def report_data(run: Path) -> dict[str, Any]:
     texts = _tokenizer(run, config)
     return {
         "run": run.name,
-        "overview": overview(config, read_object(run / "summary.json"), lines),
+        "overview": overview(config, read_object(run / "summary.json"), lines, series),
         "panels": choose_panels(series),
         "series": series,
         "timeline": timeline_of(spans, steps),
@@ -70,7 +70,7 @@ def render(data: dict[str, Any]) -> str:
         title=escape(data["run"]),
         style=(folder / "page.css").read_text(encoding="utf-8"),
         data=content,
-        script="\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS),
+        script="\n".join((folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS),
     )
 
 

@@ -1,16 +1,18 @@
 """Rows of some stored batches, for the sample browser."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from relax_core.api.columns import IntArray, Table
+from relax_core.api.columns import Table
+from relax_core.api.errors import RelaxError
 from relax_core.api.rows import StopReason
 from relax_core.checkpoint.batches import BatchRecord, BatchStore
+from relax_core.dataflow.columns import SEGMENTS
 from relax_core.dataflow.staleness import lags
 from relax_core.report.files import evenly
 from relax_core.roles.tasks import unpack_task
@@ -19,7 +21,7 @@ MAX_BATCHES = 12
 MAX_ROWS = 16
 """Rows of a batch that a page shows, by whole groups as far as they fit."""
 
-MAX_TOKENS = 80_000
+MAX_TOKENS = 60_000
 """Tokens of all rows that a page shows; they make up most of its size."""
 
 NUMBERS = ("rollout_logprobs", "old_logprobs", "ref_logprobs", "trainer_logprobs", "advantages")
@@ -31,7 +33,7 @@ TokenText = Callable[[int], str]
 
 
 def read_samples(directory: Path, text: TokenText | None) -> dict[str, Any]:
-    """The chosen batches with their rows, and ``texts``, the text of each token id in them.
+    """The chosen batches with their rows; ``texts``, the text of each token id in them; what is ``damaged``.
 
     Args:
         directory: Folder of the run's :class:`relax_core.checkpoint.batches.BatchStore`.
@@ -41,31 +43,41 @@ def read_samples(directory: Path, text: TokenText | None) -> dict[str, Any]:
     numbers = store.numbers()
     chosen = evenly(numbers, MAX_BATCHES)
     budget = MAX_TOKENS // max(1, len(chosen))
-    batches = [_batch(store.load(number), budget) for number in chosen]
+    batches, damaged = [], []
+    for number in chosen:
+        try:
+            batches.append(_batch(store.load(number), budget))
+        except RelaxError as error:
+            damaged.append(str(error))
     ids = {token for batch in batches for row in batch["rows"] for token in row["tokens"]}
     texts = {str(token): text(token) if text else f"<{token}>" for token in sorted(ids)}
-    return {"batches": batches, "texts": texts, "total": len(numbers)}
+    return {"batches": batches, "texts": texts, "total": len(numbers), "damaged": damaged}
 
 
 def _batch(record: BatchRecord, budget: int) -> dict[str, Any]:
     places = _choose_rows(record.table, budget)
-    table = record.table.select(places)
-    ages, updates = lags(table, record.version), _update_of_rows(record)
-    rows = [_row(table, place, budget) | {"lag": int(ages[place])} for place in range(len(table))]
-    for row, place in zip(rows, places, strict=True):
-        row["updates"] = updates.get(int(place), [])
+    table, used = record.table.select(places), _updates_of_rows(record)
+    of_batch = [
+        {"lag": lag, "updates": used.get(place, [])} for lag, place in zip(_lags(record, places), places, strict=True)
+    ]
     return {
         "batch": record.batch,
         "first_update": record.first_update,
         "last_update": record.last_update,
         "version": record.version,
         "temperature": record.temperature,
-        "rows": rows,
+        "rows": [{**_row(table, row, budget), **facts} for row, facts in enumerate(of_batch)],
         "total": len(record.table),
     }
 
 
-def _choose_rows(table: Table, budget: int) -> IntArray:
+def _lags(record: BatchRecord, places: Sequence[int]) -> list[int | None]:
+    """Lag of each row; none where no engine sampled it."""
+    table = record.table.select(places)
+    return lags(table, record.version).tolist() if SEGMENTS.name in table else [None] * len(table)
+
+
+def _choose_rows(table: Table, budget: int) -> list[int]:
     """Whole groups at equal distances, as many as fit; of a single larger one its first rows."""
     groups = list(dict.fromkeys(table.groups.tolist()))
     lengths = table["tokens"].lengths
@@ -74,15 +86,15 @@ def _choose_rows(table: Table, budget: int) -> IntArray:
     chosen = evenly(groups, max(1, fit))
     rows = np.concatenate([np.flatnonzero(table.groups == group) for group in chosen])[:MAX_ROWS]
     whole = int(np.searchsorted(np.cumsum(lengths[rows]), budget, side="right"))
-    return rows[: max(1, whole)]
+    return [int(place) for place in rows[: max(1, whole)]]
 
 
-def _update_of_rows(record: BatchRecord) -> dict[int, list[int]]:
+def _updates_of_rows(record: BatchRecord) -> dict[int, list[int]]:
     """The updates that used each row, by its position."""
     used: dict[int, list[int]] = {}
     for update, plan in enumerate(record.updates, record.first_update):
-        for place in np.concatenate([micro_batch for rank in plan.ranks for micro_batch in rank] or [[]]):
-            used.setdefault(int(place), []).append(update)
+        for place in (int(place) for rank in plan.ranks for micro_batch in rank for place in micro_batch):
+            used.setdefault(place, []).append(update)
     return used
 
 

@@ -13,7 +13,7 @@ Seconds = npt.NDArray[np.float64]
 
 ROLES = ("source", "rollout", "reward", "reference", "actor_fwd", "advantages", "actor", "evaluator", "checkpoint")
 OWN_KEYS = frozenset({"role", "name", "start", "end", "update"})
-MAX_SPANS = 12000
+MAX_SPANS = 8000
 """Spans that a page shows; of more it shows those of some stretches of updates."""
 
 STRETCH = 8
@@ -84,23 +84,22 @@ class Step:
 
 
 def find_steps(spans: Sequence[Mapping[str, Any]]) -> list[Step]:
-    """The updates by number; of one that a resumed run repeats, the last.
+    """The updates of the main stage, ascending.
 
-    The time between two sittings of a run, when no role works, belongs to no update.
+    Where their number goes back a resumed run, or the main stage after a warm-up, begins anew: what was beyond is void.
+    The time between two sittings, when no role works, belongs to no update.
     """
-    ends: dict[int, float] = {}
-    for span in spans:
-        if span["role"] == "actor" and span["name"] == "update":
-            ends[span["update"] + 1] = span["end"]
     working = Cover.of(spans)
-    steps, before = [], -np.inf
-    for update, end in sorted(ends.items()):
-        if end <= before:
-            continue  # Another stage, or a former sitting that went on for longer than this one.
+    steps: list[Step] = []
+    before = -np.inf
+    updates = [span for span in spans if span["role"] == "actor" and span["name"] == "update"]
+    for span in sorted(updates, key=lambda span: float(span["end"])):
+        update = span["update"] + 1
+        while steps and steps[-1].update >= update:
+            steps.pop()
         place = int(np.searchsorted(working.ends, before, side="right"))
-        start = max(before, float(working.starts[place]))
-        steps.append(Step(update, start, end))
-        before = end
+        steps.append(Step(update, max(before, float(working.starts[place])), span["end"]))
+        before = span["end"]
     return steps
 
 

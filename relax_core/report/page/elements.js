@@ -1,10 +1,13 @@
 "use strict";
 
 // What goes wrong is kept on the page, where a test, and a person with the inspector, finds it.
-window.addEventListener("error", (event) => { document.documentElement.dataset.error = event.message; });
+window.addEventListener("error", (event) => {
+  document.documentElement.dataset.error = event.message;
+});
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const SVG = document.querySelector("svg").namespaceURI;
+const SERIES = 8; // colours of the style: --series-0 and so on
 
 const byId = (id) => document.getElementById(id);
 

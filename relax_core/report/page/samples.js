@@ -1,76 +1,68 @@
 // Rows of stored batches, token by token.
 
-const { batches, texts } = data.samples;
-const at = (numbers, index) => (Array.isArray(numbers) ? numbers[index] : numbers) ?? null;
-
-function gapOf(row, index) {
-  const [trainer, rollout] = [at(row.numbers.trainer_logprobs, index), at(row.numbers.rollout_logprobs, index)];
-  return trainer === null || rollout === null ? null : trainer - rollout;
-}
-
-/** The version of the weights that sampled a token; of a prompt none. */
-function versionOf(row, index) {
-  return row.mask[index] ? row.segments.findLast(([start]) => start <= index)?.[1] ?? null : null;
-}
-
-const versions = [...new Set(batches.flatMap(({ rows }) => rows.flatMap(({ segments }) => segments.map(([, version]) => version))))].sort((a, b) => a - b);
-
-const signed = (value, scale) => `rgb(var(--${value < 0 ? "low" : "high"}) / ${Math.min(0.75, 0.75 * Math.abs(value / scale)).toFixed(3)})`;
-const largest = (read) => Math.max(1e-9, ...batches.flatMap(({ rows }) => rows.flatMap((row) => row.tokens.map((_, index) => (row.mask[index] ? Math.abs(read(row, index) ?? 0) : 0)))));
-
-/** The choices of colour: what they read of a token, and the background they make of it. */
-const COLORS = {
-  mask: { title: "mask", read: (row, index) => row.mask[index], paint: (value) => (value ? "rgb(var(--chosen) / 0.3)" : null),
-    legend: [["trained on", "rgb(var(--chosen) / 0.3)"]] },
-  advantage: scale("advantage", (row, index) => at(row.numbers.advantages, index)),
-  logprob: { title: "log-probability", read: (row, index) => at(row.numbers.rollout_logprobs, index),
-    paint: (value) => `rgb(var(--low) / ${Math.min(0.75, -value / 6).toFixed(3)})`,
-    legend: [["certain", "transparent"], ["e⁻²", "rgb(var(--low) / 0.333)"], ["e⁻⁴ and less", "rgb(var(--low) / 0.667)"]] },
-  gap: scale("trainer − rollout log-probability", gapOf),
-  version: { title: "version of the weights", read: versionOf,
-    paint: (value) => `color-mix(in srgb, var(--series-${versions.indexOf(value) % 6}) 35%, transparent)`, legend: [] },
-};
-
-function scale(title, read) {
-  let size = null; // found when it is first asked for
-  const color = (value) => signed(value, (size ??= largest(read)));
-  return { title, read, paint: color,
-    get legend() { color(0); return [-size, -size / 2, 0, size / 2, size].map((value) => [readable(value), color(value)]); } };
-}
-
-const isKnown = (name) => batches.some(({ rows }) => rows.some((row) => row.tokens.some((_, index) => row.mask[index] && COLORS[name].read(row, index) !== null)));
 const textOf = (row) => row.tokens.map((token) => texts[token]).join("");
 
 const REWARDS = {
-  any: () => true, positive: (reward) => reward > 0, zero: (reward) => reward === 0,
-  negative: (reward) => reward < 0, none: (reward) => reward === null,
+  any: () => true,
+  positive: (reward) => reward > 0,
+  zero: (reward) => reward === 0,
+  negative: (reward) => reward < 0,
+  none: (reward) => reward === null,
 };
 
 function matches(row) {
-  const reward = state.reward === "none" || row.reward !== null ? REWARDS[state.reward](row.reward) : state.reward === "any";
-  return reward && (state.stop === "any" || row.stop === state.stop) && textOf(row).toLowerCase().includes(state.search.toLowerCase());
+  const reward =
+    state.reward === "none" || row.reward !== null ? REWARDS[state.reward](row.reward) : state.reward === "any";
+  return (
+    reward &&
+    (state.stop === "any" || row.stop === state.stop) &&
+    textOf(row).toLowerCase().includes(state.search.toLowerCase())
+  );
 }
 
 function drawRows() {
-  const batch = batches.find(({ batch }) => batch === state.batch) ?? batches.at(-1);
+  const batch = shownBatch();
   const rows = batch.rows.filter(matches);
-  const some = batch.rows.length < batch.total ? ` (${batch.rows.length} of its ${batch.total} rows are in this file)` : "";
-  byId("matches").textContent = `${rows.length} of ${batch.rows.length} rows of batch ${batch.batch}${some}, trained at version ${batch.version}, temperature ${batch.temperature}`;
-  byId("rows").replaceChildren(...rows.map((row) => card(row, batch)));
+  const some =
+    batch.rows.length < batch.total ? ` (${batch.rows.length} of its ${batch.total} rows are in this file)` : "";
+  byId("matches").textContent =
+    `${rows.length} of ${batch.rows.length} rows of batch ${batch.batch}${some}, ` +
+    `trained at version ${batch.version}, temperature ${batch.temperature}`;
+  byId("rows").replaceChildren(...rows.map(card));
 }
 
-function card(row, batch) {
-  const facts = [
-    ["group", row.group], ["row", row.id], ["stop", row.stop], ["lag", row.lag], ["update", row.updates.join(", ") || "in none"],
-    ["label", row.label === null ? null : typeof row.label === "string" ? row.label : JSON.stringify(row.label)], ...Object.entries(row.parts),
-  ].filter(([, value]) => value !== null);
-  const sign = row.reward === null ? "none" : row.reward > 0 ? "positive" : row.reward < 0 ? "negative" : "zero";
-  const reward = row.reward === null ? "abstained" : `reward ${readable(row.reward)}`;
-  const first = row.mask.indexOf(1) < 0 ? row.tokens.length : row.mask.indexOf(1);
-  return element("article", { class: "row", "data-row": row.id },
-    element("header", {}, element("span", { class: `reward ${sign}` }, reward),
-      ...facts.map(([name, value]) => element("span", { class: "fact" }, `${name} `, element("b", {}, typeof value === "number" ? readable(value) : String(value))))),
-    tokensOf(row, 0, first, "prompt"), tokensOf(row, first, row.tokens.length, "response"));
+function card(row) {
+  const first = row.mask.includes(1) ? row.mask.indexOf(1) : row.tokens.length;
+  return element(
+    "article",
+    { class: "row", "data-row": row.id },
+    element("header", {}, rewardOf(row), ...factsOfRow(row).map(factOf)),
+    tokensOf(row, 0, first, "prompt"),
+    tokensOf(row, first, row.tokens.length, "response"),
+  );
+}
+
+function rewardOf({ reward }) {
+  const sign = reward > 0 ? "positive" : reward < 0 ? "negative" : "zero";
+  const text = reward === null ? "no reward" : `reward ${readable(reward)}`;
+  return element("span", { class: `reward ${sign}` }, text);
+}
+
+function factsOfRow(row) {
+  return Object.entries({
+    group: row.group,
+    row: row.id,
+    stop: row.stop,
+    lag: row.lag,
+    update: row.updates.join(", ") || "none",
+    label: typeof row.label === "object" ? row.label && JSON.stringify(row.label) : row.label,
+    ...row.parts,
+  }).filter(([, value]) => value !== null);
+}
+
+function factOf([name, value]) {
+  const text = typeof value === "number" ? readable(value) : String(value);
+  return element("span", { class: "fact" }, `${name} `, element("b", {}, text));
 }
 
 function tokensOf(row, first, last, name) {
@@ -90,34 +82,53 @@ function tokenOf(row, token, index) {
   const color = COLORS[state.color];
   const value = row.mask[index] || state.color === "mask" ? color.read(row, index) : null;
   const background = value === null ? null : color.paint(value);
-  return element("span", { class: "token", "data-index": index, style: background && `background:${background}` }, text);
+  return element(
+    "span",
+    { class: "token", "data-index": index, style: background && `background:${background}` },
+    text,
+  );
 }
 
 function tokenFacts(row, index) {
-  const numbers = Object.entries(row.numbers).map(([name, values]) => [name.replace("_logprobs", " log-probability"), at(values, index)]);
-  const facts = row.mask[index] ? [...numbers, ["trainer − rollout", gapOf(row, index)], ["version", versionOf(row, index)]] : [["not trained on", null]];
-  return [`token ${index}: ${JSON.stringify(texts[row.tokens[index]])}, id ${row.tokens[index]}`,
-    ...facts.map(([name, value]) => (value === null ? name : `${name}: ${readable(value)}`)).filter((line) => line)];
+  const token = row.tokens[index];
+  const name = `token ${index}: ${JSON.stringify(texts[token])}, id ${token}`;
+  if (!row.mask[index]) return [name, "not trained on"];
+  const numbers = Object.entries(row.numbers).map(([column, values]) => [
+    column.replace("_logprobs", " log-probability"),
+    at(values, index),
+  ]);
+  const facts = [...numbers, ["trainer − rollout", gapOf(row, index)], ["version", versionOf(row, index)]];
+  return [name, ...facts.filter(([, value]) => value !== null).map(([fact, value]) => `${fact}: ${readable(value)}`)];
 }
 
 function drawSamples() {
-  if (!batches.length) {
-    note("samples-note", "This run has stored no batches; what it logged in words is below, under Record.");
-    byId("samples-controls").hidden = true;
-    return;
-  }
-  if (batches.length < data.samples.total) note("samples-note", `${batches.length} of ${data.samples.total} stored batches are in this file.`);
-  byId("batch").replaceChildren(...batches.map(({ batch, first_update, last_update }) => {
-    const updates = first_update === last_update ? `update ${first_update}` : `updates ${first_update} to ${last_update}`;
-    return element("option", { value: batch }, `${batch} (${updates})`);
-  }));
+  const { total, damaged } = data.samples;
+  const some = batches.length < total ? [`${batches.length} of ${total} stored batches are in this file.`] : [];
+  const none = total ? [] : ["This run has stored no batches; what it logged in words is below, under Record."];
+  note("samples-note", [...none, ...some, ...damaged].join(" "));
+  byId("samples-controls").hidden = !batches.length;
+  if (!batches.length) return;
+  byId("batch").replaceChildren(
+    ...batches.map(({ batch, first_update, last_update }) => {
+      const updates =
+        first_update === last_update ? `update ${first_update}` : `updates ${first_update} to ${last_update}`;
+      return element("option", { value: batch }, `${batch} (${updates})`);
+    }),
+  );
   const colors = Object.keys(COLORS).filter(isKnown);
   byId("color").replaceChildren(...colors.map((name) => element("option", { value: name }, COLORS[name].title)));
   const stops = [...new Set(batches.flatMap(({ rows }) => rows.map(({ stop }) => stop)))].filter((stop) => stop).sort();
   byId("stop").append(...stops.map((stop) => element("option", { value: stop }, stop)));
   for (const id of ["color", "reward", "stop", "search"]) bind(id);
   bind("batch", Number);
-  watch(["color"], () => byId("color-legend").replaceChildren(...COLORS[state.color].legend.map(([name, background]) =>
-    element("span", { class: "swatch" }, element("i", { style: `background:${background}` }), name))));
+  watch(["batch", "color"], () =>
+    byId("color-legend").replaceChildren(
+      ...COLORS[state.color]
+        .legend()
+        .map(([name, background]) =>
+          element("span", { class: "swatch" }, element("i", { style: `background:${background}` }), name),
+        ),
+    ),
+  );
   watch(["batch", "color", "reward", "stop", "search"], drawRows);
 }

@@ -27,18 +27,22 @@ function redraw(changed) {
 function readAddress() {
   const given = [...new URLSearchParams(location.hash.slice(1))].filter(([name]) => name in state);
   const values = given.map(([name, text]) => [name, typeof state[name] === "number" ? Number(text) : text]);
-  Object.assign(state, Object.fromEntries(values));
+  Object.assign(state, Object.fromEntries(values.filter(([, value]) => !Number.isNaN(value))));
   return given.map(([name]) => name);
 }
 
-/** Ties a control to a choice, both ways. */
+/** Ties a control to a choice, both ways. What a list does not offer, an old link may say, becomes its first. */
 function bind(id, convert = String) {
   const control = byId(id);
+  const options = [...(control.options ?? [])].map(({ value }) => value);
+  if (options.length && !options.includes(String(state[id]))) state[id] = convert(options[0]);
   control.addEventListener("input", () => {
     if (control.value !== "") choose({ [id]: convert(control.value) });
     else if (control.type === "search") choose({ [id]: "" });
   });
-  watch([id], () => { if (control.value !== String(state[id])) control.value = state[id]; });
+  watch([id], () => {
+    if (control.value !== String(state[id])) control.value = state[id];
+  });
 }
 
 window.addEventListener("hashchange", () => redraw(readAddress()));
