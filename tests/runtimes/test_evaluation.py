@@ -93,8 +93,8 @@ def test_a_set_that_fails_stops_neither_the_others_nor_training(
 def test_a_deadline_that_passes_ends_the_evaluation_alone(
     run: Run, monkeypatch: pytest.MonkeyPatch, without: list[dict[str, Any]]
 ) -> None:
-    def hurried(*arguments: Any) -> Evaluator:
-        return Evaluator(*arguments[:-1], 0.0)
+    def hurried(held_out: Any, engine: Any, codec: Any, scorer: Any, seed: int, timeout: float) -> Evaluator:
+        return Evaluator(held_out, engine, codec, scorer, seed, timeout=0.0)
 
     monkeypatch.setattr(evaluation, "Evaluator", hurried)
     finished = run("hurried", sets(easy=EASY, hard=HARD))

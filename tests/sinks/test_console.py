@@ -55,6 +55,16 @@ def test_a_line_says_how_far_the_run_is(make: Callable[..., ConsoleSink], capsys
     assert re.fullmatch(r"train 2/10  rollout/reward 1  loss 0\.125  eta \d+:\d\d:\d\d", second)
 
 
+def test_an_evaluation_has_a_line_for_each_set(
+    make: Callable[..., ConsoleSink], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sink = make()
+    sink.write("eval", 4, {"eval/easy/reward": 0.5, "eval/easy/response_tokens": 3.0})
+    sink.write("eval", 4, {"eval/hard/reward": 0.25})
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["eval 4  easy/reward 0.5  easy/response_tokens 3", "eval 4  hard/reward 0.25"]
+
+
 def test_every_thins_out_lines_but_not_the_last(
     make: Callable[..., ConsoleSink], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,10 +46,11 @@ def test_only_other_streams_get_a_prefix_and_only_once(tmp_path: Path) -> None:
     sink.write("train", 1, {"train/loss": 1.0, "rollout/reward": 0.0})
     sink.write("warmup", 1, {"train/loss": 1.0})
     sink.write("eval", 1, {"eval/reward": 1.0})
+    sink.write("eval", 1, {"eval/easy/reward": 1.0})
     sink.write("rollout", 32, {"reward/format": 1.0})
     sink.close()
     tags = {"train/loss", "rollout/reward", "warmup/train/loss", "eval/reward", "rollout/reward/format"}
-    assert set(accumulate(tmp_path).Tags()["scalars"]) == tags
+    assert set(accumulate(tmp_path).Tags()["scalars"]) == tags | {"eval/easy/reward"}
 
 
 def test_numbers_can_be_read_before_close(tmp_path: Path) -> None:
