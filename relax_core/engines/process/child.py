@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import select
-import signal
 import socket
 import threading
 from collections.abc import Sequence
@@ -42,7 +41,6 @@ def main(end: int, weights: int, parent: int) -> None:
         weights: Descriptor of the file in which publications arrive.
         parent: Process id of whoever started this one.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt on the terminal is for the parent, which then closes
     threading.Thread(target=_leave_with_parent, args=(end, parent), daemon=True).start()
     asyncio.run(_serve(socket.socket(fileno=end), weights))
 

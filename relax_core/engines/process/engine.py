@@ -35,11 +35,12 @@ GRACE_SECONDS = 0.5
 STDERR = 2
 
 CHILD = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "import json, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.path[:] = json.loads(sys.argv[1]); "
     "from relax_core.engines.process.child import main; main(*map(int, sys.argv[2:]))"
 )
-"""What the process runs. It finds modules where this process does. Unlike with the spawn of ``multiprocessing`` this
-process's main module is not imported again: a script that is not guarded against it would run twice."""
+"""What the process runs. An interrupt on the terminal is for its parent alone; modules are found where the parent finds
+them. The spawn of ``multiprocessing`` would import the parent's main module again, and run an unguarded script twice.
+"""
 
 
 class ProcessEngine(Engine):
@@ -191,7 +192,7 @@ class ProcessEngine(Engine):
         code = process.returncode
         if code is not None and code < 0:
             hint = "; was there too little memory?" if -code == signal.SIGKILL else ""
-            return f"{self} was ended by {signal.Signals(-code).name}{hint}"
+            return f"{self} was ended by signal {-code} ({signal.strsignal(-code)}){hint}"
         if code is not None:
             return f"{self} ended with exit code {code}"
         error = None if receiving.cancelled() else receiving.exception()
