@@ -5,7 +5,7 @@ Alignment, once and for all: a per-token column has one entry for each token of 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -151,6 +151,12 @@ class Table:
 
     def __contains__(self, name: object) -> bool:
         return name in self.columns
+
+    def with_column(self, column: Column, versions: IntArray | None = None) -> "Table":
+        """The same rows with one more column, or another in its place."""
+        name = column.spec.name
+        known = self.versions if versions is None else {**self.versions, name: versions}
+        return replace(self, columns={**self.columns, name: column}, versions=known)
 
     def select(self, rows: npt.ArrayLike) -> "Table":
         """The same columns for a choice of rows, by position, in the order given."""

@@ -53,6 +53,11 @@ def synchronise(path: Path) -> None:
         os.close(descriptor)
 
 
+def bytes_below(folder: Path) -> int:
+    """Size of all files in a folder and those below it."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def _cut_torn_line(path: Path) -> None:
     if path.stat().st_size == 0:
         return

@@ -24,6 +24,7 @@ CONFIG = "config.yaml"
 VERSIONS = "versions.json"
 SEED = "seed"
 LEDGER = "ledger"
+TIMELINE = "timeline"
 LOCK = "lock"
 
 

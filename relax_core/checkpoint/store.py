@@ -6,12 +6,15 @@ import logging
 import os
 import re
 import shutil
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from relax_core.api.errors import RelaxError
+from relax_core.checkpoint.arrays import read_arrays, write_arrays
 from relax_core.checkpoint.files import synchronise
 
 logger = logging.getLogger(__name__)
@@ -19,6 +22,7 @@ logger = logging.getLogger(__name__)
 MARKER = "COMPLETE"
 STATE = "state.json"
 POLICY = "policy"
+ROWS = "rows.npz"
 FOLDER = re.compile(r"\.?update-(\d{6,})(?:\.(?:partial|removed)-\d+)?")
 """A checkpoint, or, hidden, what is left of writing or removing one."""
 
@@ -44,6 +48,20 @@ class Checkpoint:
         """The folder that ``save`` filled."""
         return self.path / POLICY
 
+    def rows(self) -> Mapping[str, Any]:
+        """What the transport held; empty where nothing was stored.
+
+        Raises:
+            RelaxError: The file is damaged.
+        """
+        path = self.path / ROWS
+        if not path.exists():
+            return {}
+        try:
+            return read_arrays(path)
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+            raise RelaxError(f"checkpoint {path} is damaged: {type(error).__name__}: {error}") from error
+
 
 class CheckpointStore:
     """Checkpoints ``update-000100``, … of one run; one writer at a time.
@@ -63,13 +81,20 @@ class CheckpointStore:
         self.directory = directory
         self.keep = keep
 
-    def write(self, update: int, save: Callable[[Path], None], state: Mapping[str, Any]) -> Path:
+    def write(
+        self,
+        update: int,
+        save: Callable[[Path], None],
+        state: Mapping[str, Any],
+        rows: Mapping[str, Any] | None = None,
+    ) -> Path:
         """Writes a checkpoint, then removes those beyond ``keep``.
 
         Args:
             update: Number of the update; an older checkpoint of the same number is replaced.
             save: Writes the policy into the given, existing and empty folder.
             state: JSON values.
+            rows: What the transport holds: a :meth:`relax_core.api.transport.Transport.snapshot`.
 
         Raises:
             RelaxError: ``save`` or the disk failed. Nothing is left of this checkpoint; older ones are as they were.
@@ -80,6 +105,8 @@ class CheckpointStore:
             self._remove_leftovers()
             (partial / POLICY).mkdir(parents=True)
             save(partial / POLICY)
+            if rows:
+                write_arrays(partial / ROWS, rows)
             _complete(partial, state)
             if final.exists():
                 _set_aside(final)

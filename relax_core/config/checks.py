@@ -23,6 +23,7 @@ def check(config: RunConfig) -> Iterator[Finding]:
     yield from check_model(config.run.model)
     yield from _check_length(config.run)
     yield from _check_batch(config.run)
+    yield from _check_streaming(config, requirements)
     yield from _check_plan(config)
     if requirements.supervised:
         yield from _check_supervised(config)
@@ -45,9 +46,20 @@ def check_runtime(config: RunConfig, runtime: str) -> Iterator[Finding]:
                 (selected.section, "name"),
                 f"{selected.name} works with --runtime {' and '.join(able)}, not {runtime}",
             )
-    if runtime != "serve":
+    if runtime == "serve":
+        yield from _check_serve(config.run)
+    else:
         for place, value in {("serve", key): value for key, value in _changed(config.run.serve).items()}.items():
             yield place, f"{show(value, place)} would be ignored: the runtime is {runtime}; use --runtime serve"
+
+
+def _check_serve(run: RunSections) -> Iterator[Finding]:
+    if run.mode != "colocate":
+        yield ("mode",), f"{run.mode} is not available with --runtime serve yet; use colocate, or --runtime local"
+    if run.batch.streaming:
+        yield ("batch", "streaming"), "true is not available with --runtime serve yet"
+    if run.rollout.surplus:
+        yield ("rollout", "surplus"), f"{run.rollout.surplus} is not available with --runtime serve yet"
 
 
 def requirements_of(algorithm: Selected) -> Requirements:
@@ -57,10 +69,35 @@ def requirements_of(algorithm: Selected) -> Requirements:
 
 
 def _check_mode(run: RunSections) -> Iterator[Finding]:
-    if run.mode != "colocate":
-        yield ("mode",), f"{run.mode} is not available: the local runtime runs `colocate` only"
-    elif run.max_staleness > 0:
-        yield ("max_staleness",), f"{run.max_staleness} has no effect in mode colocate, where no row is ever stale"
+    surplus, bound = run.rollout.surplus, run.max_staleness
+    if run.mode == "hybrid":
+        yield ("mode",), "hybrid is not available yet; there are `colocate` and `fully_async`"
+    elif run.mode == "colocate" and bound > 0 and not surplus:
+        yield (
+            ("max_staleness",),
+            f"{bound} has no effect in mode colocate, where only a `rollout.surplus` is ever stale",
+        )
+    if surplus and not bound and run.on_stale == "drop" and not run.rollout.mask_older_tokens:
+        yield (
+            ("rollout", "surplus"),
+            f"{surplus} groups go on under later weights, and with max_staleness 0 they would be dropped: give "
+            "max_staleness 1 or more, rollout.mask_older_tokens, or on_stale keep or reweight",
+        )
+
+
+def _check_streaming(config: RunConfig, requirements: Requirements) -> Iterator[Finding]:
+    run = config.run
+    if not run.batch.streaming:
+        return
+    if run.mode != "fully_async":
+        yield (
+            ("batch", "streaming"),
+            f"true has no effect in mode {run.mode}, where a batch is complete before its turn",
+        )
+    elif run.batch.updates_per_batch * run.batch.epochs_per_batch > 1:
+        yield ("batch", "streaming"), "true needs one update per batch: each of several has groups from all of it"
+    elif requirements.scope == "batch":
+        yield ("batch", "streaming"), f"true is not possible: {config.algorithm.name} prepares over the whole batch"
 
 
 def _check_length(run: RunSections) -> Iterator[Finding]:

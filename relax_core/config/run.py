@@ -51,6 +51,11 @@ class BatchConfig(Config):
     old: Literal["trainer", "rollout"] = Field(
         "trainer", description="Proximal policy of a ratio: the trainer at the start of the batch, or the engine."
     )
+    streaming: bool = Field(
+        False,
+        description="Gradients of a group are computed as soon as it is ready, not when its batch is complete; the "
+        "update is the same up to rounding.",
+    )
     max_dropped_in_row: int | None = Field(
         None,
         ge=1,
@@ -62,6 +67,33 @@ class BatchConfig(Config):
     def dropped_in_row_limit(self) -> int:
         """``max_dropped_in_row``, or what stands for it: a large batch has many drops before one group is trained."""
         return self.max_dropped_in_row or 8 * self.tasks
+
+
+class RolloutConfig(Config):
+    """Which groups are started, stopped and kept."""
+
+    surplus: int = Field(
+        0,
+        ge=0,
+        description="Groups started beyond those that the next batches take. What still runs when these are complete "
+        "is stopped, and goes on later from the tokens it has.",
+    )
+    protect_after: int = Field(1, ge=1, description="Stops of a group after which it is let run to its end.")
+    mask_older_tokens: bool = Field(
+        False, description="Where several weight versions sampled a row, only tokens of the last one are trained on."
+    )
+    drop_equal_rewards: bool = Field(
+        False,
+        description="Dynamic sampling: a group whose rewards are all equal teaches nothing; it is dropped, counted, and "
+        "another task takes its place.",
+    )
+
+
+class RecordConfig(Config):
+    """Batches stored with all their columns, for `relax report` and `relax replay`."""
+
+    every: int = Field(1, ge=0, description="Batches between stored ones; 0: none.")
+    keep: int = Field(50, ge=1, description="Newest stored batches kept.")
 
 
 class EvalSetConfig(Config):
@@ -173,9 +205,16 @@ class RunSections(Config):
     runs_dir: Path = Field(Path("runs"), description="Folder of all runs.")
     seed: int = Field(0, ge=0, description="Base of every random draw of the run.")
     mode: Literal["colocate", "hybrid", "fully_async"] = Field(
-        "colocate", description="Placement of the roles; `colocate`: they take turns on one device."
+        "colocate",
+        description="Placement of the roles. `colocate`: they take turns on one device. `fully_async`: generation has a "
+        "process and weights of its own, and goes on while the trainer trains.",
     )
     max_staleness: int = Field(0, ge=0, description="Versions a trained token may lag behind the trainer.")
+    on_stale: Literal["drop", "keep", "reweight"] = Field(
+        "drop",
+        description="A group with an older token: drop and count it, train on it all the same, counted, or with its "
+        "loss times (max_staleness + 1) / (lag + 1).",
+    )
     device: str = Field("auto", description="`auto`, `cpu`, `cuda`, ...")
     threads: int = Field(0, ge=0, description="CPU threads of torch; 0 leaves its default.")
     updates: int | None = Field(None, ge=1, description="Optimizer steps of the main stage; or give `epochs`.")
@@ -184,9 +223,11 @@ class RunSections(Config):
     prompt: PromptConfig = PromptConfig()
     sampling: SamplingConfig = SamplingConfig()
     batch: BatchConfig = BatchConfig()
+    rollout: RolloutConfig = RolloutConfig()
     eval: EvalConfig | None = None
     warmup: WarmupConfig = WarmupConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    record: RecordConfig = RecordConfig()
     probe: ProbeConfig = ProbeConfig()
     timeouts: TimeoutConfig = TimeoutConfig()
     serve: ServeConfig = ServeConfig()

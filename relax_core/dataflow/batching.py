@@ -8,8 +8,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from relax_core.api.columns import IntArray, Table
+from relax_core.api.columns import Column, IntArray, Table
 from relax_core.api.trainer import MicroBatch
+from relax_core.dataflow.columns import LOSS_SCALE
 from relax_core.dataflow.seeds import derive_seed
 
 
@@ -23,11 +24,19 @@ class UpdatePlan:
         group_rows: int64 ``[n]``, one per row of the batch: rows with a trainable token that the row's group has in
             this update; 0 for groups outside it.
         group_tokens: int64 ``[n]``: trainable tokens of the row's group in this update; 0 outside it.
+        scale: float32 ``[n]``: factor of all that a row adds to the loss; ``None`` where it is 1 everywhere.
     """
 
     ranks: tuple[tuple[IntArray, ...], ...]
     group_rows: IntArray
     group_tokens: IntArray
+    scale: npt.NDArray[np.float32] | None = None
+
+    def micro_batch(self, table: Table, rows: IntArray, temperature: float) -> MicroBatch:
+        """A micro-batch of this update: its rows as a table, and their positions in the batch."""
+        if self.scale is not None:
+            table = table.with_column(Column(LOSS_SCALE, self.scale[rows]))
+        return MicroBatch(table, self.group_rows[rows], self.group_tokens[rows], temperature)
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,7 @@ def plan_batch(
     seed: int,
     keep_together: Literal["row", "group"] = "row",
     prefer_groups: bool = False,
+    scale: npt.NDArray[np.float32] | None = None,
 ) -> BatchPlan:
     """Cuts a batch into updates by whole groups, and each update into micro-batches.
 
@@ -82,6 +92,7 @@ def plan_batch(
         seed: Same seed, same plan.
         keep_together: Whether single rows or whole groups are the items to pack.
         prefer_groups: Whether single rows are kept with those of their group as far as the budget allows.
+        scale: float32 ``[n]`` factor of each row's loss.
 
     Raises:
         ValueError: Columns of unequal length, or a count below 1.
@@ -104,6 +115,7 @@ def plan_batch(
                     _deal(_pack(items, token_budget, ranks), ranks),
                     _per_group(members, owners, np.ones_like(weights)),
                     _per_group(members, owners, weights),
+                    scale,
                 )
             )
     return BatchPlan(tuple(plans), np.flatnonzero(weights <= 0))
@@ -111,10 +123,7 @@ def plan_batch(
 
 def micro_batches(table: Table, update: UpdatePlan, rank: int, temperature: float = 1.0) -> list[MicroBatch]:
     """The micro-batches of one rank, cut out of the batch's table."""
-    return [
-        MicroBatch(table.select(rows), update.group_rows[rows], update.group_tokens[rows], temperature)
-        for rows in update.ranks[rank]
-    ]
+    return [update.micro_batch(table.select(rows), rows, temperature) for rows in update.ranks[rank]]
 
 
 def _items(

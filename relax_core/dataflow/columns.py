@@ -38,6 +38,18 @@ REWARD = ColumnSpec("reward", "float64", "row")
 SCORED = ColumnSpec("scored", "bool", "row")
 """False where the reward abstained: the row leaves the statistics and the loss."""
 
+REWARD_PARTS = ColumnSpec("reward_parts", "uint8", "row", (), ragged=True)
+"""What the reward is made of, as a UTF-8 JSON object of numbers; for people."""
+
+TRAINER_LOGPROBS = ColumnSpec("trainer_logprobs", "float32")
+"""What the trainer computed for each token in an update, before its step; only in stored batches."""
+
+LOSS_SCALE = ColumnSpec("loss_scale", "float32", "row")
+"""Factor of everything a row adds to the loss; made from its lag when a batch starts, never carried."""
+
+FOR_PEOPLE = frozenset({TASK.name, REWARD_PARTS.name})
+"""Columns that no model needs."""
+
 CORE_COLUMNS = (
     TOKENS,
     LOSS_MASK,
@@ -51,4 +63,5 @@ CORE_COLUMNS = (
     TASK,
     REWARD,
     SCORED,
+    REWARD_PARTS,
 )

@@ -33,6 +33,7 @@ class Ledger:
         self._issued = self._trained = 0
         self._reasons: Counter[str] = Counter()
         self._dropped_in_row = 0
+        self._rewards_in_row: Counter[str] = Counter()
 
     def issued(self, group: int, task: int, epoch: int) -> None:
         """A task of the dataset was handed out as a new group, in that pass over the dataset."""
@@ -49,13 +50,18 @@ class Ledger:
         self._write(event)
         self._pending[group] = "generated"
 
-    def dropped(self, group: int, reason: str) -> None:
-        """A group leaves without being trained on."""
+    def dropped(self, group: int, reason: str, rewards: Mapping[str, int] | None = None) -> None:
+        """A group leaves without being trained on; ``rewards`` says how many of its rows had which, where they are why.
+
+        Keys are rewards as text, as JSON wants them.
+        """
         self._expect(group, "dropped", ("issued", "generated"))
-        self._write({"event": "dropped", "group": group, "reason": reason})
+        event = {"event": "dropped", "group": group, "reason": reason}
+        self._write(event if rewards is None else {**event, "rewards": dict(rewards)})
         self._settle(group)
         self._reasons[reason] += 1
         self._dropped_in_row += 1
+        self._rewards_in_row.update(rewards or {})
 
     def trained(self, group: int, update: int) -> None:
         """The update of that number was the last that used the group."""
@@ -64,11 +70,17 @@ class Ledger:
         self._settle(group)
         self._trained += 1
         self._dropped_in_row = 0
+        self._rewards_in_row.clear()
 
     @property
     def dropped_in_row(self) -> int:
         """Groups dropped since one was trained."""
         return self._dropped_in_row
+
+    @property
+    def rewards_in_row(self) -> Mapping[str, int]:
+        """How many rows of those groups had which reward, for groups that were dropped for their rewards."""
+        return dict(self._rewards_in_row)
 
     @property
     def reasons(self) -> Mapping[str, int]:
@@ -79,6 +91,14 @@ class Ledger:
     def pending(self) -> Mapping[int, str]:
         """Groups that are neither trained nor dropped, with their last event."""
         return dict(self._pending)
+
+    def explain(self) -> str:
+        """Why groups were dropped, and the rewards of those that were dropped in a row for them."""
+        text = ", ".join(f"{reason}: {count}" for reason, count in self._reasons.items())
+        if not self._rewards_in_row:
+            return text
+        rows = sorted(self._rewards_in_row.items(), key=lambda item: float(item[0]))
+        return f"{text}; rows by reward: {', '.join(f'{reward}: {count}' for reward, count in rows)}"
 
     def counts(self) -> dict[str, int]:
         """``issued``, ``trained``, ``dropped`` and ``pending`` groups; the first is the sum of the others."""
@@ -99,6 +119,7 @@ class Ledger:
             "trained": self._trained,
             "reasons": dict(self._reasons),
             "dropped_in_row": self._dropped_in_row,
+            "rewards_in_row": dict(self._rewards_in_row),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -116,6 +137,7 @@ class Ledger:
         self._issued, self._trained = state["issued"], state["trained"]
         self._reasons = Counter(state["reasons"])
         self._dropped_in_row = state["dropped_in_row"]
+        self._rewards_in_row = Counter(state.get("rewards_in_row", {}))
 
     def _expect(self, group: int, event: str, stages: Sequence[str]) -> None:
         stage = self._pending.get(group)

@@ -175,7 +175,9 @@ def _rollout_roles(requirements: Requirements, old: OldPolicy, support: Sequence
             writes=("tokens", "loss_mask", "rollout_logprobs", "segments", "stop_reason", "task", *support),
             device_group="model",
         ),
-        RolePlan("reward", frozenset({"tokens", "loss_mask", "stop_reason", "task"}), ("reward", "scored")),
+        RolePlan(
+            "reward", frozenset({"tokens", "loss_mask", "stop_reason", "task"}), ("reward", "scored", "reward_parts")
+        ),
     ]
     if "ref_logprobs" in needs:
         roles.append(RolePlan("reference", model_reads, ("ref_logprobs",), "model"))
@@ -185,7 +187,8 @@ def _rollout_roles(requirements: Requirements, old: OldPolicy, support: Sequence
     if produced:
         reads = frozenset({"reward", "scored"}) | requirements.prepare_reads
         roles.append(RolePlan("advantages", reads, produced))
-    actor_reads = model_reads | needs | {*produced, "reward", "scored", "segments", "rollout_logprobs", "stop_reason"}
+    described = {"reward", "scored", "segments", "rollout_logprobs", "stop_reason", *core.FOR_PEOPLE}
+    actor_reads = model_reads | needs | {*produced, *described}
     roles.append(RolePlan("actor", frozenset(actor_reads), device_group="model"))
     return roles
 

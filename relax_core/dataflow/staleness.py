@@ -1,11 +1,12 @@
 """How old a trained token may be: a bound at admission, a measurement at the start of a batch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from relax_core.api.columns import IntArray, Table
+from relax_core.api.columns import Column, IntArray, Table
 from relax_core.dataflow.columns import LOSS_MASK, SEGMENTS
 
 
@@ -17,15 +18,21 @@ class Admission:
     ``(max_staleness + 1) * batch_groups`` on their way is, taken in order, in one of the next ``max_staleness + 1``
     batches, so at most ``max_staleness`` publications lie between its first token and its batch. Counting groups rather
     than versions keeps this right after drops, short batches and restores. Groups that overtake others can
-    make the slow ones older; those are dropped by their :func:`lags` when a batch starts.
+    make the slow ones older; those are found by their :func:`lags` when a batch starts.
+
+    Args:
+        batch_groups: Groups of one batch.
+        max_staleness: Publications that may lie in between.
+        surplus: Groups that may run beyond the capacity, until the next batches are :meth:`complete` without them.
     """
 
     batch_groups: int
     max_staleness: int
+    surplus: int = 0
 
     @property
     def capacity(self) -> int:
-        """Most groups on their way."""
+        """Most groups that the next batches can take."""
         return (self.max_staleness + 1) * self.batch_groups
 
     def room(self, running: int, queued: int) -> int:
@@ -36,7 +43,47 @@ class Admission:
             queued: Groups whose rows are complete and whose batch has not been published; the batch in training
                 counts until then. Dropped groups are in neither.
         """
-        return max(0, self.capacity - running - queued)
+        return max(0, self.capacity + self.surplus - running - queued)
+
+    def complete(self, queued: int) -> bool:
+        """Whether the next batches have all their groups, so that whatever still runs is surplus."""
+        return queued >= self.capacity
+
+
+@dataclass
+class Staleness:
+    """What becomes of rows with tokens that are too old.
+
+    Args:
+        bound: Largest lag of a trained token.
+        policy: ``drop`` the group, ``keep`` it as it is, or ``reweight``: scale its loss.
+        republished: Versions that are no more than those before them under a new number: a restored policy is
+            published anew, since versions never repeat, but nothing has become older by that. Ascending; grows.
+    """
+
+    bound: int = 0
+    policy: Literal["drop", "keep", "reweight"] = "drop"
+    republished: list[int] = field(default_factory=list)
+
+    def lags(self, table: Table, trainer_version: int) -> IntArray:
+        """int64 ``[n]``: :func:`lags`, with republished versions taken for what they are."""
+        if not self.republished or "segments" not in table:
+            return lags(table, trainer_version)
+        segments = table[SEGMENTS.name]
+        pairs = segments.values.astype(np.int64)
+        pairs[:, 1] = self._distinct(pairs[:, 1])
+        same = Column(segments.spec, pairs, segments.offsets)
+        return lags(table.with_column(same), int(self._distinct(np.array([trainer_version]))[0]))
+
+    def scale(self, lag: IntArray) -> npt.NDArray[np.float32] | None:
+        """float32 ``[n]`` factors of the rows' losses; ``None`` where all are 1."""
+        if self.policy != "reweight" or not (lag > self.bound).any():
+            return None
+        return np.where(lag > self.bound, (self.bound + 1) / (lag + 1.0), 1.0).astype(np.float32)
+
+    def _distinct(self, versions: IntArray) -> IntArray:
+        """How many different policies there were up to each version."""
+        return versions - np.searchsorted(np.array(self.republished, np.int64), versions, side="right")
 
 
 def lag(segments: npt.ArrayLike, loss_mask: npt.ArrayLike, trainer_version: int) -> int:

@@ -1,25 +1,34 @@
 """The actor role trains: one batch of groups per step, then a publication."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from relax_core.api.columns import Table
+from relax_core.api.columns import IntArray, Table
 from relax_core.api.errors import EndOfStream
+from relax_core.api.trainer import Sums
 from relax_core.api.transport import Lease, Transport
+from relax_core.checkpoint.batches import BatchRecord
 from relax_core.config.run import BatchConfig
 from relax_core.dataflow.batching import BatchPlan, UpdatePlan, plan_batch
 from relax_core.dataflow.plan import Plan
 from relax_core.dataflow.rows import trainable_counts
 from relax_core.dataflow.seeds import derive_seed
-from relax_core.dataflow.staleness import lags
+from relax_core.dataflow.staleness import Staleness
 from relax_core.metrics.update import update_metrics
 from relax_core.roles.batches import COUNTERS
 from relax_core.roles.collaborators import Batches
 from relax_core.roles.lease import held
 from relax_core.roles.ranks import Ranks
 from relax_core.roles.role import Progress, Role
+
+if TYPE_CHECKING:
+    from relax_core.roles.recorder import BatchRecorder
 
 
 class Actor(Role):
@@ -37,8 +46,10 @@ class Actor(Role):
         version: The version the trainer has published last.
         publish: Publishes the weights after a batch.
         report: Receives ``(update, metrics)`` after each update.
-        max_staleness: Groups with an older token are dropped.
+        staleness: What becomes of groups with a token that is too old.
         seed: Base seed of the order within a batch.
+        recorder: Keeps whole batches; ``None`` keeps none.
+        generated_tokens: What the engine has generated so far, to see how much of it is done during updates.
     """
 
     name = "actor"
@@ -53,8 +64,10 @@ class Actor(Role):
         version: Callable[[], int],
         publish: Callable[[], Awaitable[None]],
         report: Callable[[int, dict[str, float]], None],
-        max_staleness: int,
+        staleness: Staleness,
         seed: int,
+        recorder: BatchRecorder | None = None,
+        generated_tokens: Callable[[], int] = lambda: 0,
     ) -> None:
         self._plan = plan
         self._batch = batch
@@ -64,8 +77,12 @@ class Actor(Role):
         self._version = version
         self._publish = publish
         self._report = report
-        self._max_staleness = max_staleness
+        self._staleness = staleness
         self._seed = seed
+        self._recorder = recorder
+        self._generated_tokens = generated_tokens
+        self.training = False
+        """Whether weights are being changed or published: until then, nothing has happened that cannot be undone."""
         self.updates = 0
         self.batches = 0
         self.max_lag = 0
@@ -90,23 +107,45 @@ class Actor(Role):
             with held(self._transport, lease):
                 await self._train(lease)
         self._transport.ack(lease)
+        self.training = False
         return Progress.WORKED
 
     async def _train(self, lease: Lease) -> None:
-        for update in self._plan_batch(lease.table).updates:
+        self.training = True
+        record = self._begin_record(lease)
+        updates = self._plan_batch(lease.table, self.batches).updates
+        for update in updates:
             await self._update(lease, update)
-        # Only with the new weights published may the source replace these groups: see Admission.
-        await self._publish()
+        await self._finish(record, updates)
+
+    async def _finish(self, record: BatchRecord | None, updates: tuple[UpdatePlan, ...]) -> None:
+        """Publishes what was trained, and only then lets the source replace its groups: see Admission."""
+        with self.timeline.span(self.name, "publish", version=self._version() + 1):
+            await self._publish()
         self.batches += 1
         self._batches.finish(self.state())
+        if record is not None and self._recorder is not None:
+            self._recorder.finish(replace(record, updates=updates))
+
+    def _begin_record(self, lease: Lease) -> BatchRecord | None:
+        if self._recorder is None:
+            return None
+        self._recorder.begin(self.batches)
+        if not self._recorder.active:
+            return None
+        return BatchRecord(self.batches, self.updates + 1, self._version(), 1.0, self._whole(lease), ())
+
+    def _whole(self, lease: Lease) -> Table:
+        """All columns of a lease's rows, for people."""
+        role = self._plan.role(self.name)
+        assert role is not None
+        return self._transport.fetch(lease, sorted(role.reads))
 
     def _drop_stale(self, lease: Lease) -> bool:
         """Drops whole groups with a token beyond the bound and gives the rest back, so that the batch is refilled."""
-        if "segments" not in lease.table:
-            return False
-        lag = lags(lease.table, self._version())
-        stale = sorted(set(lease.table.groups[lag > self._max_staleness].tolist()))
-        if not stale:
+        lag = self._lags(lease.table)
+        stale = sorted(set(lease.table.groups[lag > self._staleness.bound].tolist()))
+        if not stale or self._staleness.policy != "drop":
             self.max_lag = max(self.max_lag, int(lag.max(initial=0)))
             return False
         for group in stale:
@@ -115,7 +154,12 @@ class Actor(Role):
         self._transport.drop(stale)
         return True
 
-    def _plan_batch(self, table: Table) -> BatchPlan:
+    def _lags(self, table: Table) -> IntArray:
+        if "segments" not in table:
+            return np.zeros(len(table), np.int64)
+        return self._staleness.lags(table, self._version())
+
+    def _plan_batch(self, table: Table, number: int) -> BatchPlan:
         trainable = trainable_counts(table["loss_mask"])
         if "scored" in table:
             trainable = np.where(table["scored"].values, trainable, 0)
@@ -129,21 +173,35 @@ class Actor(Role):
             ranks=self._ranks.size,
             keep_together=self._plan.requirements.keep_together,
             prefer_groups=self._ranks.prefers_groups,
-            seed=derive_seed(self._seed, "batch", self.batches),
+            seed=derive_seed(self._seed, "batch", number),
+            scale=self._staleness.scale(self._lags(table)),
         )
 
     async def _update(self, lease: Lease, update: UpdatePlan) -> None:
-        started = time.monotonic()
-        sums, metrics = await self._ranks.train(lease, update, self.updates + 1)
-        seconds = time.monotonic() - started
+        started, tokens = time.monotonic(), self._generated_tokens()
+        with self.timeline.span(self.name, "update"):
+            sums, metrics = await self._ranks.train(lease, update, self.updates + 1)
+        rows = np.concatenate([np.empty(0, np.int64), *(rows for rank in update.ranks for rows in rank)])
+        tokens = self._generated_tokens() - tokens
+        self._count(sums, metrics, lease.table.select(rows), time.monotonic() - started, tokens)
+
+    def _count(self, sums: Sums, metrics: Mapping[str, float], table: Table, seconds: float, tokens: int) -> None:
+        """An update was made on the rows of a table, in so many seconds, while the engine generated some tokens."""
         self.updates += 1
         self.seconds += seconds
         self.trained_tokens += sums.tokens
-        rows = np.concatenate([np.empty(0, np.int64), *(rows for rank in update.ranks for rows in rank)])
-        report = update_metrics(sums, metrics, lease.table.select(rows))
+        report = update_metrics(sums, metrics, table) | self._lag_metrics(table)
         report["perf/train_tokens_per_s"] = sums.tokens / seconds
+        report["perf/tokens_during_update"] = float(tokens)
         report["train/version"] = float(self._version())
         self._report(self.updates, report)
+
+    def _lag_metrics(self, table: Table) -> dict[str, float]:
+        if "segments" not in table or not len(table):
+            return {}
+        lag = self._lags(table)
+        beyond = float((lag > self._staleness.bound).sum())
+        return {"rollout/lag": float(lag.mean()), "rollout/lag_max": float(lag.max()), "rollout/stale_rows": beyond}
 
     def state(self) -> dict[str, int | float]:
         """Counters between two batches, as JSON values."""

@@ -47,7 +47,8 @@ class Advantages(Role):
         if lease is None:
             return Progress.IDLE
         table = self._transport.fetch(lease, ["reward", "scored", *sorted(self._requirements.prepare_reads)])
-        self._transport.write(table.ids, self._columns(table), repeat=lease.attempt > 1)
+        with self.timeline.span(self.name, "prepare"):
+            self._transport.write(table.ids, self._columns(table), repeat=lease.attempt > 1)
         self._transport.ack(lease)
         return Progress.WORKED
 

@@ -13,8 +13,12 @@ class TaskSource(Protocol):
     def exhausted(self) -> bool:
         """Whether the last task has been handed out."""
 
-    def admitted(self) -> list[IssuedTask]:
-        """All tasks that may start now, issued."""
+    @property
+    def complete(self) -> bool:
+        """Whether the next batches have all their groups: what still runs is surplus."""
+
+    def admitted(self, patience: float = 0.0) -> list[IssuedTask]:
+        """All tasks that may start now, issued; a source elsewhere waits up to ``patience`` seconds for one."""
 
     def unfinished(self) -> list[IssuedTask]:
         """Tasks handed out before to somebody who is gone."""
@@ -29,7 +33,7 @@ class TaskLedger(Protocol):
     def generated(self, group: int, rows: int, tokens: int, versions: Sequence[int]) -> None:
         """All rows of a group exist."""
 
-    def dropped(self, group: int, reason: str) -> None:
+    def dropped(self, group: int, reason: str, rewards: Mapping[str, int] | None = None) -> None:
         """A group leaves without being trained on."""
 
     def counts(self) -> dict[str, int]:

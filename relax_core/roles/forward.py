@@ -25,6 +25,8 @@ class ForwardRole(Role):
         version: The weight version the model has now.
         transport: Rows in and out.
         batch: Sizes.
+        ahead_of: The role that trains on what this one computes, where that must be of the weights at the start of a
+            batch: no group is then computed that is not in the next one.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class ForwardRole(Role):
         version: Callable[[], int],
         transport: Transport,
         batch: BatchConfig,
+        ahead_of: str | None = None,
     ) -> None:
         self.name = name
         self._column = column
@@ -42,11 +45,17 @@ class ForwardRole(Role):
         self._version = version
         self._transport = transport
         self._batch = batch
+        self._ahead_of = ahead_of
 
     async def step(self) -> Progress:
         """Handles up to a batch of groups."""
+        most = self._batch.tasks
+        if self._ahead_of is not None:
+            most -= self._transport.depth()[f"ready/{self._ahead_of}"]
+        if most < 1:
+            return Progress.IDLE
         try:
-            lease = self._transport.take(self.name, 1, self._batch.tasks, self.patience)
+            lease = self._transport.take(self.name, 1, most, self.patience)
         except EndOfStream:
             return Progress.DONE
         if lease is None:
@@ -63,7 +72,7 @@ class ForwardRole(Role):
             seed=0,
             prefer_groups=self._ranks.prefers_groups,
         )
-        with held(self._transport, lease):
+        with held(self._transport, lease), self.timeline.span(self.name, "forward"):
             await self._ranks.forward(lease, plan.updates[0], self._column, self._version())
         self._write_blank(lease.table.select(plan.left_out), repeat=lease.attempt > 1)
         self._transport.ack(lease)

@@ -1,10 +1,11 @@
 """The objective of a stage: the algorithm's loss with the planned old policy in place. Small, and can be pickled."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from relax_core.api.algorithm import Algorithm, Loss
 from relax_core.api.errors import TrainingError
 from relax_core.api.tokens import Tokens
+from relax_core.dataflow.columns import LOSS_SCALE
 from relax_core.dataflow.plan import OldPolicy
 
 
@@ -29,6 +30,9 @@ class Objective:
         tokens = self._with_old(tokens)
         loss = self.algorithm.loss(tokens)
         _check(loss, tokens)
+        if LOSS_SCALE.name in tokens:
+            scale = tokens[LOSS_SCALE.name] if loss.unit == "token" else tokens.row(LOSS_SCALE.name)
+            loss = replace(loss, value=loss.value * scale)
         if "rollout_logprobs" not in tokens or self.old in (OldPolicy.ROLLOUT, OldPolicy.NONE):
             return loss
         gap = tokens["old_logprobs"] - tokens["rollout_logprobs"]

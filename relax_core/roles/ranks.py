@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from relax_core.api.columns import ColumnSpec
+from relax_core.api.errors import TrainingError
 from relax_core.api.trainer import Sums
 from relax_core.api.transport import Lease
 from relax_core.dataflow.batching import UpdatePlan
@@ -32,6 +33,18 @@ class Ranks(ABC):
         Returns:
             The sums of all ranks, and what ``apply`` told on one of them.
         """
+
+    async def accumulate(self, lease: Lease, update: UpdatePlan) -> Sums:
+        """Adds the gradients of the update's rows; any number of calls before one :meth:`apply`.
+
+        Raises:
+            TrainingError: These ranks make whole updates only.
+        """
+        raise TrainingError(f"{type(self).__name__} make whole updates only; set batch.streaming to false")
+
+    async def apply(self, weight: float) -> Mapping[str, float]:
+        """One optimizer step with what was accumulated, divided by ``weight``; what ``apply`` of the trainer told."""
+        raise TrainingError(f"{type(self).__name__} make whole updates only; set batch.streaming to false")
 
     @abstractmethod
     async def forward(self, lease: Lease, update: UpdatePlan, column: ColumnSpec, version: int) -> None:

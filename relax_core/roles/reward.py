@@ -1,9 +1,10 @@
 """The reward role decodes trajectories and writes what they are worth."""
 
 import asyncio
+import json
 import logging
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -32,18 +33,26 @@ class RewardRole(Role):
         codec: Decodes.
         ledger: Told of dropped groups.
         hub: Receives the means of the rewards' parts and some samples.
+        drop_equal_rewards: Whether groups whose rewards are all equal are dropped.
     """
 
     name = "reward"
 
     def __init__(
-        self, transport: Transport, scorer: Scorer, codec: PromptCodec, ledger: TaskLedger, hub: Reporter
+        self,
+        transport: Transport,
+        scorer: Scorer,
+        codec: PromptCodec,
+        ledger: TaskLedger,
+        hub: Reporter,
+        drop_equal_rewards: bool = False,
     ) -> None:
         self._transport = transport
         self._scorer = scorer
         self._codec = codec
         self._ledger = ledger
         self._hub = hub
+        self._drop_equal_rewards = drop_equal_rewards
 
     async def step(self) -> Progress:
         """Scores all groups that are ready now, concurrently."""
@@ -56,7 +65,7 @@ class RewardRole(Role):
         table = self._transport.fetch(lease, ["tokens", "loss_mask", "stop_reason", "task"])
         groups = [np.flatnonzero(table.groups == group) for group in dict.fromkeys(table.groups.tolist())]
         samples = [[self._sample(table, int(row)) for row in rows] for rows in groups]
-        with held(self._transport, lease):
+        with held(self._transport, lease), self.timeline.span(self.name, "score", groups=len(groups)):
             results = await asyncio.gather(*(self._scorer.score(group) for group in samples))
         for rows, group_samples, result in zip(groups, samples, results, strict=True):
             self._write(table, rows, group_samples, result, repeat=lease.attempt > 1)
@@ -84,12 +93,16 @@ class RewardRole(Role):
             self._drop(group, "reward_abstained")
             return
         values = [0.0 if score.value is None else score.value for score in result.scores]
-        columns = [Column.of(core.REWARD, values), Column.of(core.SCORED, scored)]
+        if self._drop_equal_rewards and len(set(values)) == 1 and all(scored):
+            self._drop(group, "equal_rewards", Counter(str(value) for value in values))
+            return
+        parts = [np.frombuffer(json.dumps(dict(score.parts)).encode(), np.uint8) for score in result.scores]
+        columns = [Column.of(core.REWARD, values), Column.of(core.SCORED, scored), Column.of(core.REWARD_PARTS, parts)]
         self._transport.write(table.ids[rows], columns, repeat=repeat)
 
-    def _drop(self, group: int, reason: str) -> None:
+    def _drop(self, group: int, reason: str, rewards: Mapping[str, int] | None = None) -> None:
         # In this order: killed in between, the role gets the group again.
-        self._ledger.dropped(group, reason)
+        self._ledger.dropped(group, reason, rewards)
         self._transport.drop([group])
 
     def _report(

@@ -2,25 +2,32 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Any
 
 from relax_core.api.columns import Column
-from relax_core.api.engine import Engine, GenerateRequest, Generation, SamplingParameters
-from relax_core.api.errors import DeadlineExceeded, PromptTooLong, RelaxError
-from relax_core.api.rows import StopReason
+from relax_core.api.engine import Engine, SamplingParameters
+from relax_core.api.errors import PromptTooLong, RelaxError
 from relax_core.api.transport import Transport
+from relax_core.config.run import RolloutConfig
 from relax_core.dataflow import columns as core
 from relax_core.dataflow.rows import rows_of
 from relax_core.dataflow.seeds import derive_seed
 from relax_core.models.prompts import PromptCodec
 from relax_core.roles.collaborators import TaskLedger, TaskSource
+from relax_core.roles.group import GroupGeneration
 from relax_core.roles.role import Progress, Role
 from relax_core.roles.source import IssuedTask
 from relax_core.roles.tasks import pack_task
 
+DEFAULTS = RolloutConfig()
+
 
 class Rollout(Role):
-    """Generates every group the source may issue and appends each when it is complete.
+    """Keeps every group running that the source may issue, and appends each when it is complete.
+
+    With a surplus, more groups run than the next batches take. When these are complete, what still runs is stopped and
+    parked; once there is room again it goes on, with whatever weights the engine has then.
 
     Args:
         source: Tasks.
@@ -32,7 +39,8 @@ class Rollout(Role):
         samples_per_task: Trajectories per group.
         seed: Base seed of all trajectories.
         max_prompt_tokens: Longer prompts are dropped.
-        timeout: Seconds for one group.
+        timeout: Seconds for one group, from its start or from where it goes on.
+        settings: Surplus, and what of a row is trained on.
     """
 
     name = "rollout"
@@ -49,6 +57,7 @@ class Rollout(Role):
         seed: int,
         max_prompt_tokens: int | None,
         timeout: float,
+        settings: RolloutConfig = DEFAULTS,
     ) -> None:
         self._source = source
         self._engine = engine
@@ -60,69 +69,153 @@ class Rollout(Role):
         self._seed = seed
         self._max_prompt_tokens = max_prompt_tokens
         self._timeout = timeout
+        self._settings = settings
+        self._running: dict[asyncio.Task[None], GroupGeneration] = {}
+        self._parked: list[GroupGeneration] = []
+        self._restored: Mapping[str, Any] = {}
         self._started = self._finished = False
+        self._busy_since, self._seconds = 0.0, 0.0
         self.generated_tokens = 0
-        self.seconds = 0.0
+        self.generated_rows = 0
+        self.stopped_groups = 0
+
+    @property
+    def seconds(self) -> float:
+        """Wall seconds in which something was being generated."""
+        return self._seconds + (time.monotonic() - self._busy_since if self._running else 0.0)
+
+    @property
+    def mean_length(self) -> float:
+        """Mean tokens of all trajectories started so far, apart from those of requests in flight."""
+        groups = [*self._parked, *self._running.values()]
+        tokens = self.generated_tokens + sum(group.tokens for group in groups)
+        rows = self.generated_rows + sum(len(group.generations) for group in groups)
+        return tokens / rows if rows else 0.0
 
     async def step(self) -> Progress:
-        """Generates every group that admission has room for."""
+        """Appends the groups that are complete, and starts those that may run, or stops those that are surplus."""
         if self._finished:
             return Progress.DONE
-        issued = self._source.admitted() if self._started else [*self._source.unfinished(), *self._source.admitted()]
-        self._started = True
-        started = time.monotonic()
-        await asyncio.gather(*(self._generate_group(task) for task in issued))
-        self.seconds += time.monotonic() - started
-        if self._source.exhausted:
+        worked = self._take_back()
+        if self._settings.surplus and self._source.complete:
+            worked |= await self._stop_surplus()
+        else:
+            worked |= self._start()
+        if not self._running and not self._parked and self._source.exhausted:
             self._transport.finish()
-            self._finished = True
-        return Progress.WORKED if issued else Progress.IDLE
+            self._finished = worked = True
+        if worked:
+            return Progress.WORKED
+        return Progress.BUSY if self._running else Progress.IDLE
 
-    async def _generate_group(self, issued: IssuedTask) -> None:
-        prompt = self._codec.encode_prompt(issued.task)
+    async def settled(self) -> None:
+        """Returns when a group that runs has ended."""
+        if self._running:
+            await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+
+    async def close(self) -> None:
+        """Gives up all groups that run."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _start(self) -> bool:
+        """Runs what is parked, what somebody before did not finish, and what the source issues."""
+        parked, self._parked = self._parked, []
+        for group in parked:
+            self._run(group)
+        patience = 0.0 if self._running else self.patience
+        issued = [] if self._started else self._source.unfinished()
+        self._started = True
+        issued = [*issued, *self._source.admitted(patience)]
+        for each in issued:
+            self._begin(each)
+        return bool(parked or issued)
+
+    def _begin(self, issued: IssuedTask) -> None:
+        prompt = tuple(self._codec.encode_prompt(issued.task))
         if self._max_prompt_tokens is not None and len(prompt) > self._max_prompt_tokens:
             self._drop(issued)
             return
-        try:
-            generations = await self._generate(issued, prompt)
-        except PromptTooLong:
-            self._drop(issued)
+        seeds = tuple(
+            derive_seed(self._seed, "trajectory", issued.epoch, issued.task.index, sample)
+            for sample in range(self._samples_per_task)
+        )
+        group = GroupGeneration(issued, prompt, seeds)
+        state = self._restored.get(str(issued.group))
+        if state is not None:
+            group.restore(state)
+        self._run(group)
+
+    def _run(self, group: GroupGeneration) -> None:
+        if not self._running:
+            self._busy_since = time.monotonic()
+        self._running[asyncio.create_task(self._generate(group))] = group
+
+    async def _generate(self, group: GroupGeneration) -> None:
+        before = group.tokens
+        with self.timeline.span(self.name, "generate", group=group.issued.group) as facts:
+            await group.generate(self._engine, self._sampling, self._timeout)
+            facts["tokens"] = group.tokens - before
+
+    def _take_back(self) -> bool:
+        """Everything that has ended, in the order in which it was issued."""
+        ended = [task for task in self._running if task.done()]
+        for task in ended:
+            group = self._running.pop(task)
+            if not self._running:
+                self._seconds += time.monotonic() - self._busy_since
+            try:
+                task.result()
+            except PromptTooLong:
+                self._drop(group.issued)
+            else:
+                self._settle(group)
+        return bool(ended)
+
+    def _settle(self, group: GroupGeneration) -> None:
+        stopped, group.stopping = group.stopping, False
+        if group.finished:
+            self._append(group)
+        elif stopped:
+            self._parked.append(group)
         else:
-            self._append(issued, prompt, generations)
+            reason = next(part.stop_reason for part in group.generations if part.key in group.keys).name.lower()
+            raise RelaxError(f"rollout: task {group.issued.task.index}: the engine returned stop reason {reason!r}")
+
+    async def _stop_surplus(self) -> bool:
+        limit = self._settings.protect_after
+        surplus = [group for group in self._running.values() if not group.stopping and group.stops < limit]
+        for group in surplus:
+            group.stopping = True
+            group.stops += 1
+        self.stopped_groups += len(surplus)
+        if surplus:
+            await self._engine.abort([key for group in surplus for key in group.keys])
+        return bool(surplus)
 
     def _drop(self, issued: IssuedTask) -> None:
         self._ledger.dropped(issued.group, "prompt_too_long")
         self._source.finished(issued.group)
 
-    async def _generate(self, issued: IssuedTask, prompt: Sequence[int]) -> list[Generation]:
-        requests = [
-            GenerateRequest(
-                key=f"{issued.group}/{sample}",
-                prompt_ids=tuple(prompt),
-                sampling=self._sampling,
-                seed=derive_seed(self._seed, "trajectory", issued.epoch, issued.task.index, sample),
-            )
-            for sample in range(self._samples_per_task)
-        ]
-        try:
-            async with asyncio.timeout(self._timeout):
-                return await asyncio.gather(*(self._engine.generate(request) for request in requests))
-        except TimeoutError as error:
-            raise DeadlineExceeded(
-                f"timeouts.generation: task {issued.task.index} was not generated in {self._timeout:g} s"
-            ) from error
-
-    def _append(self, issued: IssuedTask, prompt: Sequence[int], generations: Sequence[Generation]) -> None:
-        for generation in generations:
-            if generation.stop_reason in (StopReason.ABORT, StopReason.ERROR):
-                reason = generation.stop_reason.name.lower()
-                raise RelaxError(f"rollout: task {issued.task.index}: the engine returned stop reason {reason!r}")
-        columns = [*rows_of(prompt, generations), Column.of(core.TASK, [pack_task(issued.task)])]
+    def _append(self, group: GroupGeneration) -> None:
+        issued, generations = group.issued, group.generations
+        rows = rows_of(group.prompt, generations, self._settings.mask_older_tokens)
+        columns = [*rows, Column.of(core.TASK, [pack_task(issued.task)])]
         versions = sorted({version for generation in generations for _, version in generation.segments})
-        tokens = sum(len(generation.token_ids) for generation in generations)
         # Told first: once the rows are there, others go on with the group, even if this role is killed.
-        self._ledger.generated(issued.group, len(generations), tokens, versions)
+        self._ledger.generated(issued.group, len(generations), group.tokens, versions)
         oldest = min(versions, default=None)
         self._transport.append(issued.group, columns, version=oldest, close=True, repeat=issued.attempt > 1)
         self._source.finished(issued.group)
-        self.generated_tokens += tokens
+        self.generated_tokens += group.tokens
+        self.generated_rows += len(generations)
+
+    def state(self) -> dict[str, Any]:
+        """What unfinished groups have, as JSON values: by group, those that have anything."""
+        groups = [*self._parked, *self._running.values()]
+        return {str(group.issued.group): group.state() for group in groups if group.generations}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Unfinished groups go on from what they had when the state was taken."""
+        self._restored = dict(state)

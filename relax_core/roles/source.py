@@ -54,14 +54,22 @@ class Source:
         """Whether the last epoch has been handed out."""
         return self._epochs is not None and self._issued >= self._epochs * len(self._dataset)
 
-    def admitted(self) -> list[IssuedTask]:
-        """All tasks that may start now, issued."""
-        stages = Counter(self._ledger.pending.values())
+    @property
+    def complete(self) -> bool:
+        """Whether the next batches have all their groups: what still runs is surplus."""
+        return self._admission.complete(self._stages()["generated"])
+
+    def admitted(self, patience: float = 0.0) -> list[IssuedTask]:
+        """All tasks that may start now, issued; without waiting, since nothing changes while a caller waits here."""
+        stages = self._stages()
         room = self._admission.room(stages["issued"], stages["generated"])
         tasks: list[IssuedTask] = []
         while len(tasks) < room and not self.exhausted:
             tasks.append(self._issue())
         return tasks
+
+    def _stages(self) -> Counter[str]:
+        return Counter(self._ledger.pending.values())
 
     def _issue(self) -> IssuedTask:
         epoch, position = divmod(self._issued, len(self._dataset))
@@ -92,11 +100,16 @@ class Source:
         return self._order[1]
 
     def state(self) -> dict[str, Any]:
-        """Where the cursor stands, as JSON values."""
-        return {"issued": self._issued, "size": len(self._dataset), "fingerprint": self._dataset.fingerprint}
+        """Where the cursor stands and which groups are not finished, as JSON values."""
+        return {
+            "issued": self._issued,
+            "open": [[issued.group, issued.epoch, issued.task.index, issued.attempt] for issued in self._open.values()],
+            "size": len(self._dataset),
+            "fingerprint": self._dataset.fingerprint,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues where :meth:`state` stood.
+        """Continues where :meth:`state` stood; :meth:`unfinished` then hands out once more what was not finished.
 
         Raises:
             ConfigError: The dataset is not the one the state was taken with.
@@ -106,3 +119,7 @@ class Source:
                 "dataset: its content changed since the checkpoint, so the run cannot be continued exactly"
             )
         self._issued = state["issued"]
+        self._open = {
+            group: IssuedTask(group, epoch, self._dataset[index], attempt)
+            for group, epoch, index, attempt in state["open"]
+        }

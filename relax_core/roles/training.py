@@ -1,7 +1,10 @@
 """What a rank does: fetches its rows by id, and puts them through its trainer."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -10,9 +13,13 @@ from relax_core.api.errors import ConfigError
 from relax_core.api.trainer import MicroBatch, Sums, Trainer
 from relax_core.api.transport import Lease, Transport
 from relax_core.dataflow.batching import UpdatePlan
+from relax_core.dataflow.columns import FOR_PEOPLE
 from relax_core.dataflow.plan import Plan
 from relax_core.roles.objective import Objective
 from relax_core.roles.ranks import Ranks
+from relax_core.roles.recorder import BatchRecorder
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -26,6 +33,7 @@ class TrainingRank:
         objective: The loss.
         temperature: Temperature of every log-probability.
         rank: Which of the update's ranks this one is.
+        recorder: Keeps what the trainer computes; ``None`` keeps nothing.
     """
 
     plan: Plan
@@ -34,6 +42,7 @@ class TrainingRank:
     objective: Objective
     temperature: float
     rank: int = 0
+    recorder: BatchRecorder | None = None
 
     def __post_init__(self) -> None:
         """Refuses an algorithm that needs more than the trainer computes."""
@@ -43,7 +52,10 @@ class TrainingRank:
 
     def accumulate(self, lease: Lease, update: UpdatePlan) -> Sums:
         """Adds the gradients of this rank's micro-batches."""
-        return self.trainer.accumulate(self._micro_batches(lease, update), self.objective)
+        batches = self._micro_batches(lease, update)
+        if self.recorder is None:
+            return self.trainer.accumulate(batches, self.objective)
+        return self.recorder.accumulate(batches, self.objective, self.trainer.accumulate)
 
     def forward(self, lease: Lease, update: UpdatePlan, column: ColumnSpec, version: int) -> None:
         """Writes the column for this rank's rows."""
@@ -58,16 +70,17 @@ class TrainingRank:
     def _micro_batches(self, lease: Lease, update: UpdatePlan) -> list[MicroBatch]:
         role = self.plan.role(lease.consumer)
         assert role is not None
-        reads = sorted(role.reads)
-        batches = []
-        for rows in update.ranks[self.rank]:
-            table = self.transport.fetch(lease, reads, lease.table.ids[rows])
-            batches.append(MicroBatch(table, update.group_rows[rows], update.group_tokens[rows], self.temperature))
-        return batches
+        reads = sorted(role.reads - FOR_PEOPLE)
+        return [
+            update.micro_batch(self.transport.fetch(lease, reads, lease.table.ids[rows]), rows, self.temperature)
+            for rows in update.ranks[self.rank]
+        ]
 
 
 class LocalRanks(Ranks):
     """A single rank in this process, where roles are never started anew: no update is asked for twice.
+
+    It computes in a thread of its own, so that the process hears of everything else meanwhile.
 
     Args:
         rank: The rank.
@@ -77,11 +90,32 @@ class LocalRanks(Ranks):
 
     def __init__(self, rank: TrainingRank) -> None:
         self._rank = rank
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rank")
         self.prefers_groups = rank.trainer.prefers_groups
 
     async def train(self, lease: Lease, update: UpdatePlan, number: int) -> tuple[Sums, Mapping[str, float]]:
-        sums = self._rank.accumulate(lease, update)
-        return sums, self._rank.trainer.apply(sums.weight)
+        sums = await self.accumulate(lease, update)
+        return sums, await self.apply(sums.weight)
+
+    async def accumulate(self, lease: Lease, update: UpdatePlan) -> Sums:
+        return await self._on_thread(lambda: self._rank.accumulate(lease, update))
+
+    async def apply(self, weight: float) -> Mapping[str, float]:
+        return await self._on_thread(lambda: self._rank.trainer.apply(weight))
 
     async def forward(self, lease: Lease, update: UpdatePlan, column: ColumnSpec, version: int) -> None:
-        self._rank.forward(lease, update, column, version)
+        await self._on_thread(lambda: self._rank.forward(lease, update, column, version))
+
+    async def _on_thread(self, work: Callable[[], Result]) -> Result:
+        """Work that has begun is waited for even by a caller who is being cancelled: nobody else may find the trainer
+        in the middle of it."""
+        future = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await asyncio.wait([future])
+            raise
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._thread.shutdown()

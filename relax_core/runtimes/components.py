@@ -57,8 +57,15 @@ class Builder:
         return trainer
 
     async def engine(self, path: Path) -> Engine:
-        """A started engine with the folder's weights."""
-        engine: Engine = self.config.engine.build(replace(self.context, model=self.model_source(path)))
+        """A started engine with the folder's weights; in a process of its own where it is to run beside a trainer."""
+        selected, context = self.config.engine, replace(self.context, model=self.model_source(path))
+        engine: Engine
+        if self.config.run.mode == "fully_async":
+            from relax_core.engines.process.engine import ProcessEngine
+
+            engine = ProcessEngine(selected, context, threads=self.config.run.threads)
+        else:
+            engine = selected.build(context)
         with loading(path):
             await engine.start()
         return engine

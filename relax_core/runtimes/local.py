@@ -1,15 +1,17 @@
-"""The local runtime: every role in one process, taking turns on one device. No Ray, no server."""
+"""The local runtime: every role in one process, in turns or, with generation in a second one, together. No Ray."""
 
 import asyncio
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from relax_core.api.trainer import Trainer
 from relax_core.checkpoint.run_directory import RunDirectory
 from relax_core.checkpoint.store import Checkpoint
 from relax_core.config.load import RunConfig
+from relax_core.roles.rollout import Rollout
 from relax_core.runtimes.length import crossed
 from relax_core.runtimes.record import StageFacts
 from relax_core.runtimes.run import WARM_START, Run
@@ -40,6 +42,7 @@ class LocalRun(Run):
         super().__init__(config, directory, checkpoint)
         self.stage: Stage | None = None
         self._seen = 0
+        self._lengths: list[float] = []
 
     async def _stages(self, path: Path) -> None:
         async with open_session(self.builder, path, self.plan, self.dataset) as self.session:
@@ -63,7 +66,10 @@ class LocalRun(Run):
             await self._continue(stage, trainer, self.checkpoint)
             self.stage = stage
         self._seen = stage.actor.updates
-        await self._take_turns(stage, self.updates, partial(self._after_turn, stage, trainer))
+        together = config.run.mode == "fully_async"
+        if await self._work(stage, self.updates, partial(self._after_batch, stage, trainer), together):
+            self._save(stage)
+            raise KeyboardInterrupt
         self.record.evaluated(await self._evaluate_trained(stage, trainer), stage.actor.updates)
         self._save(stage)
         trainer.close()
@@ -80,12 +86,11 @@ class LocalRun(Run):
     async def _continue(self, stage: Stage, trainer: Trainer, checkpoint: Checkpoint) -> None:
         """Restores a checkpoint; its weights are published as a new version, since versions never repeat."""
         trainer.load(checkpoint.policy)
-        stage.restore(checkpoint.state["stage"])
+        stage.restore(checkpoint.state["stage"], checkpoint.rows())
         self._restore_record(checkpoint.state)
-        self.session.publisher.version = checkpoint.state["version"]
-        await self.session.publisher.publish(trainer)
+        await self.session.publisher.republish(trainer, checkpoint.state["version"])
 
-    async def _after_turn(self, stage: Stage, trainer: Trainer) -> None:
+    async def _after_batch(self, stage: Stage, trainer: Trainer) -> None:
         """Evaluation and checkpoint, when an update crossed their interval."""
         before, now = self._seen, stage.actor.updates
         self._seen = now
@@ -93,7 +98,8 @@ class LocalRun(Run):
             return
         run = self.config.run
         if run.eval is not None and crossed(run.eval.every, before, now):
-            self.record.evaluated(await self._evaluate_trained(stage, trainer), now)
+            with stage.timeline.span("evaluator", "evaluate"):
+                self.record.evaluated(await self._evaluate_trained(stage, trainer), now)
         if crossed(run.checkpoint.every, before, now):
             self._save(stage)
 
@@ -104,8 +110,9 @@ class LocalRun(Run):
         return await self._evaluate("eval", stage.actor.updates)
 
     def _save(self, stage: Stage) -> None:
-        version = self.session.publisher.version
-        self._write_checkpoint(stage.actor.updates, version, stage.state(), stage.facts())
+        version, rows = self.session.publisher.version, stage.parts.transport.snapshot()
+        with stage.timeline.span("checkpoint", "save"):
+            self._write_checkpoint(stage.actor.updates, version, stage.state(), stage.facts(), rows)
 
     def _save_policy(self, directory: Path) -> None:
         assert self.stage is not None
@@ -119,4 +126,12 @@ class LocalRun(Run):
         if rollout is not None and rollout.seconds:
             metrics["perf/rollout_tokens_per_s"] = rollout.generated_tokens / rollout.seconds
             metrics["mismatch/probe_max"] = self.session.publisher.probe_gap
+            metrics["rollout/stopped_groups"] = float(rollout.stopped_groups)
+            self._count_lengths(rollout, metrics)
         super()._report(stream, update, metrics)
+
+    def _count_lengths(self, rollout: Rollout, metrics: dict[str, float]) -> None:
+        """Whether long answers are trained on less often than they are begun: 1 if not, below 1 if so."""
+        self._lengths.append(metrics.get("rollout/response_tokens", 0.0))
+        if rollout.mean_length:
+            metrics["rollout/length_trained_to_started"] = fmean(self._lengths) / rollout.mean_length

@@ -18,7 +18,9 @@ from relax_core.api.errors import RelaxError, TrainingError
 from relax_core.api.sink import RunInfo
 from relax_core.api.trainer import Trainer
 from relax_core.api.transport import Transport
-from relax_core.checkpoint.run_directory import LEDGER, RunDirectory
+from relax_core.checkpoint.batches import BATCHES, BatchRecord, BatchStore
+from relax_core.checkpoint.files import bytes_below
+from relax_core.checkpoint.run_directory import LEDGER, TIMELINE, RunDirectory
 from relax_core.checkpoint.store import Checkpoint, CheckpointStore
 from relax_core.config.load import RunConfig, Selected
 from relax_core.config.redact import redacted
@@ -26,6 +28,7 @@ from relax_core.config.run import BatchConfig
 from relax_core.dataflow.ledger import Ledger
 from relax_core.dataflow.plan import Plan, derive_plan, warmup_batch
 from relax_core.dataflow.seeds import derive_seed
+from relax_core.dataflow.staleness import Staleness
 from relax_core.datasets.overlap import overlap
 from relax_core.metrics.clock import CpuClock, peak_memory_mb
 from relax_core.metrics.hub import MetricHub
@@ -33,17 +36,30 @@ from relax_core.rewards.processes import describe
 from relax_core.roles.evaluator import Evaluator
 from relax_core.runtimes.components import Builder, sampling_parameters
 from relax_core.runtimes.device import resolve_device
+from relax_core.runtimes.interrupt import Interrupt
 from relax_core.runtimes.length import main_updates
+from relax_core.runtimes.loops import Loops
 from relax_core.runtimes.record import RunRecord, StageFacts
 from relax_core.runtimes.session import Session
 from relax_core.runtimes.stage import Stage, StageParts
 from relax_core.runtimes.turns import run_turns
+from relax_core.runtimes.watch import Watch
 
 OVERLAP_SECONDS = 2.0
 """Longest search for the held-out tasks of a set in the training data."""
 
 WARM_START = "warm_start"
 """Folder of the policy that a warm-up made."""
+
+MIB = 2**20
+
+
+def _forget(span: Mapping[str, Any]) -> None:
+    """The timeline is of the main stage alone."""
+
+
+async def _nothing() -> None:
+    """For stages that publish later, or have nothing to do after a batch."""
 
 
 class Run(ABC):
@@ -77,6 +93,7 @@ class Run(ABC):
         self.plan = derive_plan(config.algorithm.config, config.run.batch, config.run.sampling)
         self.dataset = self.builder.dataset(config.dataset, config.run.batch.tasks)
         self.updates = main_updates(config.run, len(self.dataset))
+        self._spans = directory.append_jsonl(TIMELINE)
         self.store = CheckpointStore(directory.checkpoints, config.run.checkpoint.keep)
         self.hub = self._open_hub()
 
@@ -105,7 +122,7 @@ class Run(ABC):
             await self._stages(path)
             self._require_learning()
             status = "completed"
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, KeyboardInterrupt):
             status = "interrupted"
             raise
         except RelaxError as error:
@@ -150,7 +167,8 @@ class Run(ABC):
         updates = config.run.warmup.updates
         trainer = self.builder.trainer(config.warmup_trainer, path, updates)
         stage = self._stage("warmup", plan, batch, dataset, config.warmup_algorithm, trainer)
-        await self._take_turns(stage, updates, _nothing)
+        if await self._work(stage, updates):
+            raise KeyboardInterrupt
         self.record.warmup = {"updates": stage.actor.updates, **stage.parts.ledger.counts()}
         warm = self.directory.path / WARM_START
         trainer.save(warm)
@@ -182,14 +200,17 @@ class Run(ABC):
             codec=session.codec,
             hub=self.hub,
             sampling=sampling_parameters(run.sampling),
+            rollout=run.rollout,
             seed=context.seed,
             epochs=epochs,
-            max_staleness=run.max_staleness,
+            staleness=Staleness(run.max_staleness, run.on_stale, session.publisher.republished),
             max_prompt_tokens=run.prompt.max_tokens,
             generation_timeout=run.timeouts.generation,
             version=lambda: session.publisher.version,
             publish=partial(session.publisher.publish, trainer) if plan.role("rollout") else _nothing,
             report=partial(self._report, "train" if name == "main" else name),
+            spans=self._spans.append if name == "main" else _forget,
+            record=self._record() if name == "main" else None,
             engine=session.engine,
             scorer=session.scorer,
             reference=reference,
@@ -201,10 +222,32 @@ class Run(ABC):
         transport: Transport = self.config.transport.build(context)
         return transport
 
-    async def _take_turns(self, stage: Stage, updates: int, after_turn: Callable[[], Awaitable[None]]) -> None:
-        limit = stage.parts.batch.dropped_in_row_limit
-        transport, ledger = stage.parts.transport, stage.parts.ledger
-        await run_turns(stage.roles, lambda: stage.actor.updates >= updates, after_turn, transport, ledger, limit)
+    def _record(self) -> tuple[Callable[[BatchRecord], None], int] | None:
+        """Where batches are stored, and how many of them are."""
+        settings = self.config.run.record
+        if not settings.every:
+            return None
+        return BatchStore(self.directory.path / BATCHES, settings.keep).write, settings.every
+
+    async def _work(
+        self, stage: Stage, updates: int, after_batch: Callable[[], Awaitable[None]] = _nothing, together: bool = False
+    ) -> bool:
+        """Runs the roles of a stage, in turns or together; whether it ended before its last update, by Ctrl-C."""
+        interrupt = Interrupt(lambda: stage.actor.training)
+        parts = stage.parts
+        watch = Watch(parts.transport, parts.ledger, parts.batch.dropped_in_row_limit)
+
+        def finished() -> bool:
+            return interrupt.asked or stage.actor.updates >= updates
+
+        try:
+            if together:
+                await interrupt.watch(Loops(stage.lanes, finished, after_batch, watch).run())
+            else:
+                await interrupt.watch(run_turns(stage.roles, finished, after_batch, watch))
+        finally:
+            await stage.close()
+        return interrupt.asked
 
     def _report(self, stream: str, update: int, metrics: dict[str, float]) -> None:
         if "rollout/reward" in metrics:
@@ -244,11 +287,22 @@ class Run(ABC):
                 known = f"{held_out.tag}: {common} of {len(held_out.tasks)} held-out prompts are trained on"
                 self.hub.event("eval_overlap", f"{known}; the score does not say how well the policy generalises")
 
-    def _write_checkpoint(self, update: int, version: int, stage: Mapping[str, Any], facts: StageFacts) -> None:
+    def _write_checkpoint(
+        self,
+        update: int,
+        version: int,
+        stage: Mapping[str, Any],
+        facts: StageFacts,
+        rows: Mapping[str, Any] | None = None,
+    ) -> None:
         record, counters = self.record.state(self.clock, facts), self.hub.counters()
         state = {"version": version, "stage": stage, "record": record, "counters": counters}
-        path = self.store.write(update, self._save_policy, state)
-        self.hub.event("checkpoint", f"update {update}: {os.path.relpath(path)}")
+        path = self.store.write(update, self._save_policy, state, rows)
+        size, all_of_them = bytes_below(path) / MIB, bytes_below(self.store.directory) / MIB
+        self.hub.event(
+            "checkpoint",
+            f"update {update}: {os.path.relpath(path)} ({size:.1f} MiB, all checkpoints {all_of_them:.1f} MiB)",
+        )
 
     def _restore_record(self, state: Mapping[str, Any]) -> None:
         """Takes over from a checkpoint's state what is said and counted of the run as a whole."""
@@ -272,7 +326,3 @@ class Run(ABC):
         if facts is not None or self.checkpoint is None:
             self.directory.write_summary(summary)
         return summary
-
-
-async def _nothing() -> None:
-    """For stages that publish later, or have nothing to do after a turn."""

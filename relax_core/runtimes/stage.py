@@ -10,12 +10,14 @@ from relax_core.api.dataset import Dataset
 from relax_core.api.engine import Engine, SamplingParameters
 from relax_core.api.trainer import Trainer
 from relax_core.api.transport import Transport
-from relax_core.config.run import BatchConfig
+from relax_core.checkpoint.batches import BatchRecord
+from relax_core.config.run import BatchConfig, RolloutConfig
 from relax_core.dataflow import columns as core
-from relax_core.dataflow.ledger import Ledger
+from relax_core.dataflow.ledger import Ledger, LedgerError
 from relax_core.dataflow.plan import Plan
-from relax_core.dataflow.staleness import Admission
+from relax_core.dataflow.staleness import Admission, Staleness
 from relax_core.metrics.hub import MetricHub
+from relax_core.metrics.timeline import Timeline
 from relax_core.models.prompts import PromptCodec
 from relax_core.roles.actor import Actor
 from relax_core.roles.advantages import Advantages
@@ -23,11 +25,13 @@ from relax_core.roles.batches import BatchLog
 from relax_core.roles.forward import ForwardRole
 from relax_core.roles.objective import Objective
 from relax_core.roles.ranks import Ranks
+from relax_core.roles.recorder import BatchRecorder
 from relax_core.roles.reward import RewardRole
 from relax_core.roles.role import Role
 from relax_core.roles.rollout import Rollout
 from relax_core.roles.scoring import Scorer
 from relax_core.roles.source import Source
+from relax_core.roles.streaming import StreamingActor
 from relax_core.roles.supervised import Supervised
 from relax_core.roles.training import LocalRanks, TrainingRank
 from relax_core.runtimes.record import StageFacts
@@ -35,7 +39,10 @@ from relax_core.runtimes.record import StageFacts
 
 @dataclass(frozen=True)
 class StageParts:
-    """What a stage is made of; engine, scorer and reference only where the plan has their roles."""
+    """What a stage is made of; engine, scorer and reference only where the plan has their roles.
+
+    ``record`` stores batches, one of so many; ``spans`` stores what the roles did when.
+    """
 
     plan: Plan
     batch: BatchConfig
@@ -47,14 +54,17 @@ class StageParts:
     codec: PromptCodec
     hub: MetricHub
     sampling: SamplingParameters
+    rollout: RolloutConfig
     seed: int
     epochs: int | None
-    max_staleness: int
+    staleness: Staleness
     max_prompt_tokens: int | None
     generation_timeout: float
     version: Callable[[], int]
     publish: Callable[[], Awaitable[None]]
     report: Callable[[int, dict[str, float]], None]
+    spans: Callable[[Mapping[str, Any]], None]
+    record: tuple[Callable[[BatchRecord], None], int] | None = None
     engine: Engine | None = None
     scorer: Scorer | None = None
     reference: Trainer | None = None
@@ -69,15 +79,32 @@ class Stage:
 
     def __init__(self, parts: StageParts) -> None:
         self.parts = parts
-        admission = Admission(parts.batch.tasks, parts.max_staleness)
+        admission = Admission(parts.batch.tasks, parts.staleness.bound, parts.rollout.surplus)
         self.source = Source(parts.dataset, parts.seed, parts.ledger, admission, parts.epochs)
         self.rollout: Rollout | None = None
-        self.ranks = self._ranks(parts.trainer)
+        self._temperature = 1.0 if parts.plan.requirements.supervised else parts.sampling.temperature
+        self._recorder = None
+        if parts.record is not None:
+            self._recorder = BatchRecorder(*parts.record, self._temperature)
+        self._held: list[LocalRanks] = []
+        self.ranks = self._ranks(parts.trainer, self._recorder)
         parts.transport.open(parts.plan.columns, parts.plan.consumers)
         self.actor = self._actor()
         self.roles: tuple[Role, ...] = tuple(
             self._role(role.name) for role in parts.plan.roles if role.name != "source"
         )
+        self.timeline = Timeline(parts.spans, lambda: self.actor.updates)
+        for role in self.roles:
+            role.timeline = self.timeline
+
+    @property
+    def lanes(self) -> list[list[Role]]:
+        """The roles as they may work at the same time: those that compute with the trained weights in one lane."""
+        trained = {"actor_fwd", "actor"}
+        return [
+            *([role] for role in self.roles if role.name not in trained),
+            [role for role in self.roles if role.name in trained],
+        ]
 
     def _role(self, name: str) -> Role:
         builders: Mapping[str, Callable[[], Role]] = {
@@ -105,6 +132,7 @@ class Stage:
             parts.seed,
             parts.max_prompt_tokens,
             parts.generation_timeout,
+            parts.rollout,
         )
         return self.rollout
 
@@ -115,32 +143,35 @@ class Stage:
     def _reward(self) -> Role:
         parts = self.parts
         assert parts.scorer is not None
-        return RewardRole(parts.transport, parts.scorer, parts.codec, parts.ledger, parts.hub)
+        drop_equal = parts.rollout.drop_equal_rewards
+        return RewardRole(parts.transport, parts.scorer, parts.codec, parts.ledger, parts.hub, drop_equal)
 
     def _reference(self) -> Role:
         assert self.parts.reference is not None
         return self._forward("reference", core.REF_LOGPROBS, self._ranks(self.parts.reference), lambda: 0)
 
     def _actor_forward(self) -> Role:
-        return self._forward("actor_fwd", core.OLD_LOGPROBS, self.ranks, self.parts.version)
+        return self._forward("actor_fwd", core.OLD_LOGPROBS, self.ranks, self.parts.version, "actor")
 
-    def _forward(self, name: str, column: ColumnSpec, ranks: Ranks, version: Callable[[], int]) -> Role:
-        return ForwardRole(name, column, ranks, version, self.parts.transport, self.parts.batch)
+    def _forward(
+        self, name: str, column: ColumnSpec, ranks: Ranks, version: Callable[[], int], ahead_of: str | None = None
+    ) -> Role:
+        return ForwardRole(name, column, ranks, version, self.parts.transport, self.parts.batch, ahead_of)
 
-    def _ranks(self, trainer: Trainer) -> Ranks:
+    def _ranks(self, trainer: Trainer, recorder: BatchRecorder | None = None) -> Ranks:
         parts = self.parts
-        supervised = parts.plan.requirements.supervised
-        temperature = 1.0 if supervised else parts.sampling.temperature
         objective = Objective(parts.algorithm, parts.plan.old)
-        return LocalRanks(TrainingRank(parts.plan, trainer, parts.transport, objective, temperature))
+        rank = TrainingRank(parts.plan, trainer, parts.transport, objective, self._temperature, recorder=recorder)
+        self._held.append(LocalRanks(rank))
+        return self._held[-1]
 
     def _advantages(self) -> Role:
         parts = self.parts
         return Advantages(parts.algorithm, parts.plan.requirements, parts.transport, parts.batch.tasks)
 
     def _actor(self) -> Actor:
-        parts = self.parts
-        return Actor(
+        parts, engine = self.parts, self.parts.engine
+        arguments: tuple[Any, ...] = (
             parts.plan,
             parts.batch,
             self.ranks,
@@ -149,9 +180,25 @@ class Stage:
             parts.version,
             parts.publish,
             parts.report,
-            parts.max_staleness,
+            parts.staleness,
             parts.seed,
+            self._recorder,
+            (lambda: 0) if engine is None else (lambda: engine.generated_tokens),
         )
+        if parts.batch.streaming:
+            return StreamingActor(*arguments, grows=self._grows)
+        return Actor(*arguments)
+
+    def _grows(self, groups: int) -> bool:
+        """Whether more groups may become ready than the so many that the actor has."""
+        return not self.source.exhausted or len(self.parts.ledger.pending) > groups
+
+    async def close(self) -> None:
+        """Gives up what still runs."""
+        for role in self.roles:
+            await role.close()
+        for ranks in self._held:
+            ranks.close()
 
     def facts(self) -> StageFacts:
         """What the stage has done so far."""
@@ -160,15 +207,30 @@ class Stage:
         return StageFacts(self.actor.state(), ledger.counts(), ledger.reasons, tokens, seconds)
 
     def state(self) -> dict[str, Any]:
-        """Where the stage stands between two batches, as JSON values."""
+        """Where the stage stands between two batches, as JSON values; the rows are the transport's to store."""
         return {
             "source": self.source.state(),
             "ledger": self.parts.ledger.state(),
             "actor": self.actor.state(),
+            "rollout": self.rollout.state() if self.rollout else {},
+            "republished": list(self.parts.staleness.republished),
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues where :meth:`state` stood; the transport was empty then."""
+    def restore(self, state: Mapping[str, Any], rows: Mapping[str, Any]) -> None:
+        """Continues where :meth:`state` stood and the transport held ``rows``.
+
+        Raises:
+            LedgerError: Groups that the ledger knows to be generated are not among the rows.
+        """
         self.source.restore(state["source"])
         self.parts.ledger.restore(state["ledger"])
         self.actor.restore(state["actor"])
+        if self.rollout is not None:
+            self.rollout.restore(state["rollout"])
+        self.parts.staleness.republished[:] = state["republished"]
+        if rows:
+            self.parts.transport.restore(rows)
+        generated = {group for group, stage in self.parts.ledger.pending.items() if stage == "generated"}
+        held = self.parts.transport.depth()["groups"]
+        if held != len(generated):
+            raise LedgerError(f"the checkpoint has rows of {held} groups, its ledger {len(generated)} generated ones")

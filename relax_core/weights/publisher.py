@@ -39,6 +39,8 @@ class Publisher:
         self._last: Manifest | None = None
         self.version = 0
         self.probe_gap = 0.0
+        self.republished: list[int] = []
+        """Versions that are only another number for the weights before; see :class:`Staleness`."""
 
     async def publish(self, trainer: Trainer) -> None:
         """Gives the weights the next version and returns when every engine computes with it.
@@ -63,6 +65,12 @@ class Publisher:
         self.version += 1
         if self.version % self._probe_every == 0:
             await self.check(trainer)
+
+    async def republish(self, trainer: Trainer, version: int) -> None:
+        """Publishes the trainer's weights, which were those of ``version``, to engines that know nothing of it."""
+        self.version = version
+        self.republished.append(version + 1)
+        await self.publish(trainer)
 
     async def check(self, trainer: Trainer) -> None:
         """Probes every engine now; the largest difference is kept in ``probe_gap``, in nats."""

@@ -29,9 +29,12 @@ def refusal(document: dict[str, Any], *overrides: str) -> str:
          "batch.samples_per_task is 1"),
         (["batch.updates_per_batch=6"], "batch.updates_per_batch: 6 does not divide `batch.tasks`, which is 32; "
          "did you mean 4?"),
-        (["mode=hybrid"], "mode: hybrid is not available: the local runtime runs `colocate` only"),
-        (["mode=fully_async", "max_staleness=3"], "mode: fully_async is not available"),
-        (["max_staleness=2"], "max_staleness: 2 has no effect in mode colocate, where no row is ever stale"),
+        (["mode=hybrid"], "mode: hybrid is not available yet; there are `colocate` and `fully_async`"),
+        (["max_staleness=2"], "max_staleness: 2 has no effect in mode colocate, where only a `rollout.surplus` is"),
+        (["rollout.surplus=4"], "rollout.surplus: 4 groups go on under later weights, and with max_staleness 0 they "),
+        (["batch.streaming=true"], "batch.streaming: true has no effect in mode colocate"),
+        (["mode=fully_async", "batch.streaming=true", "batch.updates_per_batch=2"], "batch.streaming: true needs one "
+         "update per batch"),
         (["reward=null"], "reward: missing: grpo learns from rewards; name a reward, such as exact or python"),
         (["algorithm=sft"], "reward: exact would be ignored: sft is supervised and learns from labels"),
         (["eval.samples_per_task=4"], "eval.samples_per_task: 4 equal samples: `eval.sampling.temperature` is 0"),

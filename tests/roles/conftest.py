@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from relax_algos.grpo import GRPOConfig
 
@@ -12,6 +13,7 @@ from relax_core.config.run import BatchConfig, SamplingConfig
 from relax_core.dataflow import columns as core
 from relax_core.dataflow.ledger import Ledger
 from relax_core.dataflow.plan import Plan, derive_plan
+from relax_core.roles.role import Progress, Role
 from relax_core.roles.tasks import pack_task
 from relax_core.transports.memory.config import MemoryTransportConfig
 from relax_core.transports.memory.transport import MemoryTransport
@@ -70,6 +72,19 @@ def append_group(
     transport.close_group(group)
     ledger.generated(group, len(answers), sum(answers), [version])
     return [int(row) for row in ids]
+
+
+def reward_columns(values: Sequence[float], scored: Sequence[bool]) -> list[Column]:
+    """What the reward role writes."""
+    parts = [np.frombuffer(b"{}", np.uint8) for _ in values]
+    return [Column.of(core.REWARD, values), Column.of(core.SCORED, scored), Column.of(core.REWARD_PARTS, parts)]
+
+
+async def until_done(role: Role) -> None:
+    """Steps until there is nothing more to do and nothing is left running."""
+    while (progress := await role.step()) in (Progress.WORKED, Progress.BUSY):
+        if progress is Progress.BUSY:
+            await role.settled()
 
 
 @pytest.fixture

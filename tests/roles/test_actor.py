@@ -8,7 +8,6 @@ import pytest
 from relax_algos.grpo import GRPO, GRPOConfig
 
 from relax_core.api.algorithm import Loss
-from relax_core.api.columns import Column
 from relax_core.api.context import Context, ModelSource
 from relax_core.api.tokens import Tokens
 from relax_core.api.trainer import MicroBatch, Sums
@@ -16,6 +15,7 @@ from relax_core.config.run import BatchConfig
 from relax_core.dataflow import columns as core
 from relax_core.dataflow.ledger import Ledger
 from relax_core.dataflow.plan import OldPolicy, Plan
+from relax_core.dataflow.staleness import Staleness
 from relax_core.roles.actor import Actor
 from relax_core.roles.advantages import Advantages
 from relax_core.roles.batches import BatchLog
@@ -26,7 +26,7 @@ from relax_core.roles.training import LocalRanks, TrainingRank
 from relax_core.trainers.torch.config import TorchTrainerConfig
 from relax_core.trainers.torch.trainer import TorchTrainer
 from relax_core.transports.memory.transport import MemoryTransport
-from tests.roles.conftest import append_group, grpo_plan, opened
+from tests.roles.conftest import append_group, grpo_plan, opened, reward_columns
 
 BATCH = BatchConfig(tasks=2, samples_per_task=2)
 
@@ -48,7 +48,7 @@ class Bench:
     plan: Plan
     trainer: TorchTrainer
     ledger: Ledger
-    max_staleness: int = 0
+    staleness: Staleness = field(default_factory=Staleness)
     version: int = 0
     publications: int = 0
     batch: BatchConfig = BATCH
@@ -68,7 +68,7 @@ class Bench:
             lambda: self.version,
             self._publish,
             lambda update, metrics: self.reports.append((update, metrics)),
-            self.max_staleness,
+            self.staleness,
             0,
         )
 
@@ -86,14 +86,14 @@ class Bench:
         ids = append_group(self.transport, self.ledger, group, answers or (2, 3), version)
         values = [reward or 0.0 for reward in rewards]
         scored = [reward is not None for reward in rewards]
-        self.transport.write(ids, [Column.of(core.REWARD, values), Column.of(core.SCORED, scored)])
+        self.transport.write(ids, reward_columns(values, scored))
         await Advantages(self.algorithm, self.plan.requirements, self.transport, BATCH.tasks).step()
 
 
 @pytest.fixture
 def bench(trainer: TorchTrainer, ledger: Ledger) -> Bench:
     """Version 5 is published; one publication of lag is allowed."""
-    return Bench(grpo_plan(), trainer, ledger, max_staleness=1, version=5)
+    return Bench(grpo_plan(), trainer, ledger, staleness=Staleness(1), version=5)
 
 
 async def test_a_batch_is_trained_when_it_is_whole(bench: Bench) -> None:
@@ -201,8 +201,7 @@ async def test_the_forward_role_writes_every_row_even_those_without_trainable_to
     assert await role.step() is Progress.IDLE
     for group in (0, 1):
         rows = [row for row, owner in zip(ids, (0, 0, 0, 1, 1), strict=True) if owner == group]
-        values = [Column.of(core.REWARD, [0.0] * len(rows)), Column.of(core.SCORED, [True] * len(rows))]
-        bench.transport.write(rows, values)
+        bench.transport.write(rows, reward_columns([0.0] * len(rows), [True] * len(rows)))
     await Advantages(bench.algorithm, bench.plan.requirements, bench.transport, 2).step()
     lease = bench.transport.take("actor", 2, 2)
     assert lease is not None, "a row without the column would keep its group from the actor"

@@ -18,7 +18,7 @@ from relax_core.roles.advantages import Advantages
 from relax_core.roles.role import Progress
 from relax_core.transports.memory.config import MemoryTransportConfig
 from relax_core.transports.memory.transport import MemoryTransport
-from tests.roles.conftest import append_group, grpo_plan, opened
+from tests.roles.conftest import append_group, grpo_plan, opened, reward_columns
 
 PER_TOKEN = ColumnSpec("advantages", "float32", "token")
 
@@ -54,7 +54,7 @@ def transport_for(requirements: Requirements) -> MemoryTransport:
 def score(transport: Any, ids: list[int], rewards: list[float | None]) -> None:
     values = [0.0 if reward is None else reward for reward in rewards]
     scored = [reward is not None for reward in rewards]
-    transport.write(ids, [Column.of(core.REWARD, values), Column.of(core.SCORED, scored)])
+    transport.write(ids, reward_columns(values, scored))
 
 
 def read(transport: Any, name: str = "advantages") -> Column:

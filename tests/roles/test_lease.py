@@ -23,6 +23,7 @@ from relax_core.dataflow import columns as core
 from relax_core.dataflow.batching import UpdatePlan
 from relax_core.dataflow.ledger import Ledger
 from relax_core.dataflow.plan import Plan
+from relax_core.dataflow.staleness import Staleness
 from relax_core.metrics.hub import MetricHub
 from relax_core.models.prompts import PromptCodec
 from relax_core.roles.actor import Actor
@@ -134,6 +135,6 @@ async def test_every_role_holds_its_rows_as_long_as_it_works(
 
     def report(update: int, metrics: dict[str, float]) -> None: ...
 
-    actor = Actor(plan, BATCH, ranks, transport, BatchLog(ledger), lambda: 0, publish, report, 0, 0)
+    actor = Actor(plan, BATCH, ranks, transport, BatchLog(ledger), lambda: 0, publish, report, Staleness(), 0)
     assert await actor.step() is Progress.WORKED
     assert ledger.counts()["trained"] == 2

@@ -23,7 +23,7 @@ from relax_core.roles.source import Source
 from relax_core.roles.tasks import unpack_task
 from relax_core.transports.memory.config import MemoryTransportConfig
 from relax_core.transports.memory.transport import MemoryTransport
-from tests.roles.conftest import Numbers, grpo_plan
+from tests.roles.conftest import Numbers, grpo_plan, until_done
 
 SAMPLING = SamplingParameters(max_new_tokens=4)
 
@@ -70,7 +70,7 @@ def rows(transport: MemoryTransport) -> Table:
 
 async def test_every_task_becomes_a_closed_group_of_whole_rows(make: Make, codec: PromptCodec, ledger: Ledger) -> None:
     rollout, transport = make()
-    assert await rollout.step() is Progress.WORKED
+    await until_done(rollout)
     assert await rollout.step() is Progress.DONE
     table = rows(transport)
     assert table.groups.tolist() == [0, 0, 1, 1, 2, 2]
@@ -89,23 +89,23 @@ async def test_every_task_becomes_a_closed_group_of_whole_rows(make: Make, codec
 
 async def test_the_samples_of_a_task_differ_and_the_seed_repeats_them(make: Make, ledger: Ledger) -> None:
     first, transport = make(tasks=1)
-    await first.step()
+    await until_done(first)
     tokens = rows(transport)["tokens"]
     assert not np.array_equal(tokens[0], tokens[1])
     ledger.dropped(0, "test")
     ledger.restore(Ledger(lambda event: None).state())
     again, second = make(tasks=1)
-    await again.step()
+    await until_done(again)
     assert np.array_equal(rows(second)["tokens"].values, tokens.values)
     ledger.restore(Ledger(lambda event: None).state())
     other, third = make(tasks=1, seed=1)
-    await other.step()
+    await until_done(other)
     assert not np.array_equal(rows(third)["tokens"].values, tokens.values)
 
 
 async def test_long_prompts_are_dropped_and_counted_and_the_others_go_on(make: Make, ledger: Ledger) -> None:
     rollout, transport = make(tasks=12, longest=2)
-    await rollout.step()
+    await until_done(rollout)
     assert ledger.reasons == {"prompt_too_long": 2}
     tasks = rows(transport)["task"]
     assert len(tasks) == 20
@@ -119,13 +119,13 @@ async def test_a_group_that_is_not_generated_in_time_ends_the_run_with_the_setti
     rollout, _ = make(timeout=0.05)
     await engine.pause()
     with pytest.raises(DeadlineExceeded, match=r"timeouts\.generation: task \d was not generated in 0\.05 s"):
-        await rollout.step()
+        await until_done(rollout)
 
 
 async def test_an_aborted_generation_is_not_taken_for_a_whole_one(make: Make, engine: TorchEngine) -> None:
     rollout, _ = make()
     await engine.pause()
-    step = asyncio.create_task(rollout.step())
+    step = asyncio.create_task(until_done(rollout))
     while (await engine.health()).waiting < 6:
         await asyncio.sleep(0)
     await engine.abort()

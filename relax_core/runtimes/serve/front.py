@@ -102,6 +102,8 @@ class Front:
             for role in roles:
                 self._stamp.begin(f"a step of {role.name}", seconds)
                 progress = await role.step()
+                if progress is Progress.BUSY:
+                    await role.settled()
                 if progress is Progress.DONE:
                     ended.add(role.name)
                 if progress is Progress.WORKED and isinstance(role, Measured):

@@ -32,17 +32,18 @@ class RemoteSource:
 
     Args:
         state: The state of the run.
-        patience: Seconds to wait for tasks that may start.
     """
 
-    def __init__(self, state: StateClient, patience: float) -> None:
+    complete = False
+    """Without a surplus nothing runs that the next batches do not take."""
+
+    def __init__(self, state: StateClient) -> None:
         self._state = state
-        self._patience = patience
         self.exhausted = False
 
-    def admitted(self) -> list[IssuedTask]:
+    def admitted(self, patience: float = 0.0) -> list[IssuedTask]:
         tasks: list[IssuedTask]
-        tasks, self.exhausted = self._state("admitted", self._patience, wait=self._patience)
+        tasks, self.exhausted = self._state("admitted", patience, wait=patience)
         return tasks
 
     def unfinished(self) -> list[IssuedTask]:
@@ -62,8 +63,8 @@ class RemoteLedger:
     def generated(self, group: int, rows: int, tokens: int, versions: Sequence[int]) -> None:
         self._state("generated", group, rows, tokens, versions)
 
-    def dropped(self, group: int, reason: str) -> None:
-        self._state("dropped", group, reason)
+    def dropped(self, group: int, reason: str, rewards: Mapping[str, int] | None = None) -> None:
+        self._state("dropped", group, reason, rewards)
 
     def counts(self) -> dict[str, int]:
         counts: dict[str, int] = self._state("counts")

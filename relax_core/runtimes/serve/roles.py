@@ -62,7 +62,7 @@ def _rollout(around: Surroundings) -> list[Role]:
     assignment, run = around.assignment, around.assignment.config.run
     return [
         Rollout(
-            RemoteSource(around.state, PATIENCE),
+            RemoteSource(around.state),
             RemoteEngine(assignment, around.state),
             around.transport,
             PromptCodec(assignment.model_source(), run.prompt.format),
@@ -72,6 +72,7 @@ def _rollout(around: Surroundings) -> list[Role]:
             assignment.seed,
             run.prompt.max_tokens,
             run.timeouts.generation,
+            run.rollout,
         )
     ]
 
@@ -86,7 +87,7 @@ async def _reward(around: Surroundings) -> Role:
     await scorer.start()
     codec = PromptCodec(assignment.model_source(), config.run.prompt.format)
     ledger, reporter = RemoteLedger(around.state), RemoteReporter(around.state)
-    role = RewardRole(around.transport, scorer, codec, ledger, reporter)
+    role = RewardRole(around.transport, scorer, codec, ledger, reporter, config.run.rollout.drop_equal_rewards)
     role.patience = PATIENCE
     return role
 
@@ -103,6 +104,7 @@ def _advantages(around: Surroundings) -> list[Role]:
 
 def _actor(around: Surroundings) -> list[Role]:
     from relax_core.dataflow import columns as core
+    from relax_core.dataflow.staleness import Staleness
     from relax_core.roles.actor import Actor
     from relax_core.roles.forward import ForwardRole
     from relax_core.runtimes.serve.remote_ranks import RemoteRanks
@@ -130,11 +132,11 @@ def _actor(around: Surroundings) -> list[Role]:
         version,
         publish,
         report,
-        run.max_staleness,
+        Staleness(run.max_staleness, run.on_stale),
         assignment.seed,
     )
     actor.restore(batches.counters)
     if assignment.plan.role("actor_fwd") is None:
         return [actor]
-    forward = ForwardRole("actor_fwd", core.OLD_LOGPROBS, ranks, version, around.transport, run.batch)
+    forward = ForwardRole("actor_fwd", core.OLD_LOGPROBS, ranks, version, around.transport, run.batch, "actor")
     return [forward, actor]

@@ -100,15 +100,15 @@ class RunState:
             if not (repeated and self._ledger.pending.get(group) != "issued"):
                 self._ledger.generated(group, rows, tokens, versions)
 
-    def dropped(self, group: int, reason: str) -> None:
+    def dropped(self, group: int, reason: str, rewards: Mapping[str, int] | None = None) -> None:
         """A group leaves without being trained on."""
         with self._changed:
             if group in self._dropped:
                 return
-            self._ledger.dropped(group, reason)
+            self._ledger.dropped(group, reason, rewards)
             self._dropped.add(group)
             if self._ledger.dropped_in_row > self._max_dropped_in_row:
-                many = f"{self._ledger.dropped_in_row} groups in a row were dropped ({self._why()})"
+                many = f"{self._ledger.dropped_in_row} groups in a row were dropped ({self._ledger.explain()})"
                 self.failed(TrainingError(f"{many}: nothing is left to train"))
             self._changed.notify_all()
 
@@ -226,7 +226,7 @@ class RunState:
             if role == "actor" and not self._over:
                 self._over = True
                 counts = self._ledger.counts()
-                text = f"nothing was trained: all {counts['issued']} groups were dropped ({self._why()})"
+                text = f"nothing was trained: all {counts['issued']} groups were dropped ({self._ledger.explain()})"
                 self._put(Record("done") if counts["trained"] else Record("failed", (TrainingError(text),)))
 
     def alive(self, name: str, life: int) -> None:
@@ -267,9 +267,6 @@ class RunState:
         return sum(tokens for tokens, _ in self._rollouts.values()), sum(
             seconds for _, seconds in self._rollouts.values()
         )
-
-    def _why(self) -> str:
-        return ", ".join(f"{reason}: {count}" for reason, count in self._ledger.reasons.items())
 
     def _put(self, record: Record) -> None:
         self._records.append(record)

@@ -25,7 +25,7 @@ from relax_core.config.run import BatchConfig, SamplingConfig
 from relax_core.dataflow.batching import UpdatePlan
 from relax_core.dataflow.ledger import Ledger, verify
 from relax_core.dataflow.plan import derive_plan
-from relax_core.dataflow.staleness import Admission
+from relax_core.dataflow.staleness import Admission, Staleness
 from relax_core.models.prompts import PromptCodec
 from relax_core.rewards.config import FormatRewardConfig
 from relax_core.rewards.format import FormatReward
@@ -207,7 +207,7 @@ class House:
         state.count = lambda name, amount=1: state("tell", "count", name, amount)
         transport: Any = Gated(self.transport, gate)
         if name == "rollout":
-            source, sampling = RemoteSource(state, 0.0), SamplingParameters(3)
+            source, sampling = RemoteSource(state), SamplingParameters(3)
             return Rollout(
                 source, Dice(self.ranks), transport, self.codec, RemoteLedger(state), sampling, 2, 0, None, 60
             )
@@ -226,7 +226,7 @@ class House:
         report = lambda update, metrics: state("report", update, metrics)  # noqa: E731
         ranks = GatedRanks(self.ranks, gate)
         version = lambda: state("version")  # noqa: E731
-        actor = Actor(PLAN, BATCH, ranks, transport, batches, version, publish, report, 0, 0)
+        actor = Actor(PLAN, BATCH, ranks, transport, batches, version, publish, report, Staleness(), 0)
         actor.restore(counters)
         return actor
 
@@ -239,7 +239,10 @@ class House:
         for _ in range(100):
             for name in names:
                 try:
-                    if await roles[name].step() is Progress.DONE:
+                    progress = await roles[name].step()
+                    if progress is Progress.BUSY:
+                        await roles[name].settled()
+                    if progress is Progress.DONE:
                         ended.add(name)
                 except Killed:
                     deaths += 1

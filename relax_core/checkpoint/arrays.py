@@ -1,0 +1,48 @@
+"""Nested plain values with arrays among them, as one file without pickle."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ARRAY = "__array__"
+TREE = "tree"
+
+
+def write_arrays(path: Path, value: Mapping[str, Any]) -> None:
+    """Writes mappings and lists of JSON values and arrays; ``TypeError`` for anything else."""
+    arrays: list[np.ndarray] = []
+    tree = np.frombuffer(json.dumps(_taken_out(value, arrays)).encode(), np.uint8)
+    named = {str(number): array for number, array in enumerate(arrays)}
+    with path.open("wb") as file:
+        np.savez(file, allow_pickle=False, **{TREE: tree}, **named)
+
+
+def read_arrays(path: Path) -> Mapping[str, Any]:
+    """What :func:`write_arrays` wrote; ``ValueError`` or ``OSError`` for a damaged file."""
+    with np.load(path, allow_pickle=False) as file:
+        value: Mapping[str, Any] = _put_back(json.loads(file[TREE].tobytes()), file)
+    return value
+
+
+def _taken_out(value: Any, arrays: list[np.ndarray]) -> Any:
+    if isinstance(value, np.ndarray):
+        arrays.append(value)
+        return {ARRAY: len(arrays) - 1}
+    if isinstance(value, Mapping):
+        return {name: _taken_out(each, arrays) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_taken_out(each, arrays) for each in value]
+    return value
+
+
+def _put_back(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    if isinstance(value, list):
+        return [_put_back(each, arrays) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if ARRAY in value:
+        return arrays[str(value[ARRAY])]
+    return {name: _put_back(each, arrays) for name, each in value.items()}
