@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import os
 import select
 import socket
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -41,8 +43,19 @@ def main(end: int, weights: int, parent: int) -> None:
         weights: Descriptor of the file in which publications arrive.
         parent: Process id of whoever started this one.
     """
+    closed = threading.Event()
+    atexit.register(_leave, closed)  # the first to be registered is the last to be called
     threading.Thread(target=_leave_with_parent, args=(end, parent), daemon=True).start()
     asyncio.run(_serve(socket.socket(fileno=end), weights))
+    closed.set()
+
+
+def _leave(closed: threading.Event) -> None:
+    """Leaves when Python has ended all that it knows of: in vLLM's process some library's destructor never returns."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0 if closed.is_set() else 1)
 
 
 def _leave_with_parent(end: int, parent: int) -> None:
