@@ -17,8 +17,8 @@ def refusal(document: dict[str, Any], *overrides: str) -> str:
 @pytest.mark.parametrize(
     ("overrides", "line"),
     [
-        (["model.path=null"], "model: give either `path`, a folder in Hugging Face format, or `init`, "),
-        (["model.init={model_type: qwen3}"], "model: give either `path`"),
+        (["model.path=null"], "model: give one of `path`, a folder in Hugging Face format, `name`, of the catalogue, or "),
+        (["model.init={model_type: qwen3}"], "model: give one of `path`"),
         (["model.tokenizer=qwen"], "model.tokenizer: qwen would be ignored: with `model.path` it is in that folder"),
         (["updates=null"], "updates: missing: give `updates` (optimizer steps) or `epochs` (passes over the dataset)"),
         (["epochs=2"], "epochs: 2 contradicts `updates`, which is 6: give one of them"),
