@@ -60,7 +60,9 @@ def _installer() -> list[str]:
 
 
 def _reason(stderr: str) -> str:
-    """What an installer said last, warnings aside, in one line."""
+    """What an installer said, in one line: pip's last error, or all of uv's."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    return errors[-1] if errors else " ".join(lines[-3:]) or "no reason was given"
+    reason = errors[-1] if errors else " ".join(lines) or "no reason was given"
+    # pip says this in warnings only; its error then reads as if the index had no such package.
+    return f"no connection to the package index: {reason}" if "connection broken" in stderr else reason
