@@ -1,11 +1,8 @@
 """Builds the components that all stages of a local run share."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-from safetensors import SafetensorError
 
 from relax_core.api.context import Context, ModelSource
 from relax_core.api.dataset import Dataset
@@ -17,6 +14,7 @@ from relax_core.config.load import RunConfig, Selected
 from relax_core.config.run import SamplingConfig
 from relax_core.dataflow.plan import Plan
 from relax_core.models.initialise import initialise_model
+from relax_core.models.loading import loading
 from relax_core.models.prompts import PromptCodec
 from relax_core.roles.scoring import NamedReward, Scorer
 
@@ -95,20 +93,6 @@ class Builder:
             assert isinstance(selected.config, RewardConfig)
             named.append(NamedReward(selected.name, selected.build(self.context), selected.config))
         return Scorer(named)
-
-
-@contextmanager
-def loading(path: Path) -> Iterator[None]:
-    """What libraries raise at a damaged model folder, as one line that names the folder.
-
-    Raises:
-        ConfigError: In place of it.
-    """
-    try:
-        yield
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise ConfigError(f"model: the folder {str(path)!r} cannot be loaded: {reason}") from error
 
 
 def sampling_parameters(config: SamplingConfig) -> SamplingParameters:

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -147,12 +148,16 @@ class ServedEngine:
         return await getattr(self._engine, call.method)(*arguments)
 
     async def _start(self, setup: Setup) -> frozenset[Capability]:
+        from relax_core.models.loading import loading
+
         if setup.threads:
             import torch
 
             torch.set_num_threads(setup.threads)
         engine: Engine = setup.selected.build(replace(setup.context, count=self._count))
-        await engine.start()
+        model = setup.context.model
+        with loading(model.path) if model is not None else nullcontext():
+            await engine.start()
         self._engine = engine
         return engine.capabilities
 

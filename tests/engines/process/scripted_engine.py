@@ -17,7 +17,7 @@ from relax_core.config import EngineConfig
 
 
 class ScriptedConfig(EngineConfig):
-    start: Literal["well", "config", "plugin", "value", "wait", "block"] = "well"
+    start: Literal["well", "config", "plugin", "model", "fault", "wait", "block"] = "well"
 
 
 class RefinedError(ConfigError):
@@ -37,8 +37,10 @@ class ScriptedEngine(Engine):
             raise RefinedError("engine.start: 'config' is not right")
         if self._start == "plugin":
             raise PluginError("no backend")
-        if self._start == "value":
+        if self._start == "model":
             raise ValueError("of no use")
+        if self._start == "fault":
+            raise ZeroDivisionError("by zero")
         if self._start == "wait":
             await asyncio.sleep(3600)
         if self._start == "block":

@@ -131,7 +131,8 @@ async def test_errors_come_back_as_they_are(engine: ProcessEngine) -> None:
     [
         ("config", ConfigError, "^engine.start: 'config' is not right$"),
         ("plugin", PluginError, "^no backend$"),
-        ("value", RelaxError, "^the engine raised ValueError: of no use$"),
+        ("model", ConfigError, r"^model: the folder '.*' cannot be loaded: of no use$"),
+        ("fault", RelaxError, "^the engine raised ZeroDivisionError: by zero$"),
     ],
 )
 async def test_a_start_that_fails_says_why(
