@@ -33,8 +33,9 @@ def test_a_wheel_that_goes_through_a_source_archive_holds_one_package_and_its_en
     assert (wheel.name, archive.name) == (f"{package}-{version}-py3-none-any.whl", f"{package}-{version}.tar.gz")
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.partition("/")[0] for name in names} == {package, f"{package}-{version}.dist-info"}
-    sources = {path.relative_to(project).as_posix() for path in (project / package).rglob("*.py")}
-    assert {name for name in names if name.endswith(".py")} == sources
+    files = (path for path in (project / package).rglob("*") if path.is_file() and path.suffix != ".pyc")
+    sources = {path.relative_to(project).as_posix() for path in files}
+    assert {name for name in names if name.startswith(f"{package}/")} == sources
     entry_points = zipfile.ZipFile(wheel).read(f"{package}-{version}.dist-info/entry_points.txt").decode()
     assert f"{package}.plugin" in entry_points
 

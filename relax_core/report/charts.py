@@ -8,6 +8,9 @@ from typing import Any
 
 from relax_core.report.files import evenly
 
+Streams = Mapping[str, Mapping[int, Mapping[str, float | None]]]
+"""Stream, step, metric."""
+
 NOT_METRICS = frozenset({"stream", "step", "time", "non_finite"})
 MAX_POINTS = 2000
 """Steps of a stream that a page shows; of more it shows some at equal distances."""
@@ -50,21 +53,29 @@ STREAMS = ("train", "eval")
 """Streams whose steps are updates of the main stage."""
 
 
-def read_series(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The series of each stream: ``steps``, ascending, ``metrics`` with a value or ``None`` for each step, and
-    ``total``, the number of steps there are.
+def join_steps(lines: Iterable[Mapping[str, Any]]) -> Streams:
+    """The metrics of each step of each stream, ascending.
 
     Where the steps of a stream go back, a resumed run begins anew: what was beyond is void. Lines of one step are
     joined; of a metric that comes twice the last counts.
     """
-    streams: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
+    streams: dict[str, dict[int, dict[str, float | None]]] = defaultdict(dict)
     for line in lines:
         steps = streams[line["stream"]]
         while steps and next(reversed(steps)) > line["step"]:
             steps.popitem()
         values = {name: value for name, value in line.items() if name not in NOT_METRICS}
         steps.setdefault(line["step"], {}).update(values)
-    return {stream: _columns(steps) for stream, steps in streams.items()}
+    return streams
+
+
+def series_of(steps: Mapping[int, Mapping[str, float | None]]) -> dict[str, Any]:
+    """A stream as columns: its ``steps``, ``metrics`` with a value or ``None`` for each of them, and ``total``, the
+    number of steps there are."""
+    shown = evenly(list(steps), MAX_POINTS)
+    names = sorted({name for values in steps.values() for name, value in values.items() if value is not None})
+    metrics = {name: [_rounded(steps[step].get(name)) for step in shown] for name in names}
+    return {"steps": shown, "metrics": metrics, "total": len(steps)}
 
 
 def choose_panels(series: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -81,13 +92,6 @@ def choose_panels(series: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any
         if lines:
             panels.append({"title": panel.title, "about": panel.about, "lines": lines})
     return panels
-
-
-def _columns(steps: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    shown = evenly(list(steps), MAX_POINTS)
-    names = sorted({name for values in steps.values() for name, value in values.items() if value is not None})
-    metrics = {name: [_rounded(steps[step].get(name)) for step in shown] for name in names}
-    return {"steps": shown, "metrics": metrics, "total": len(steps)}
 
 
 def _rounded(value: float | None) -> float | None:

@@ -2,8 +2,11 @@
 
 import re
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from relax_core.report.charts import Streams
 
 Fact = tuple[str, str]
 REWARD_OF_SET = re.compile(r"eval/(?:(.+)/)?reward")
@@ -13,7 +16,7 @@ def overview(
     config: Mapping[str, Any],
     summary: Mapping[str, Any],
     lines: Sequence[Mapping[str, Any]],
-    series: Mapping[str, Mapping[str, Any]],
+    streams: Streams,
 ) -> list[Fact]:
     """Names and values, in order; without what is not known (yet).
 
@@ -21,7 +24,7 @@ def overview(
         config: The run's configuration.
         summary: Its ``summary.json``, empty while it is going on.
         lines: Its ``metrics.jsonl``.
-        series: The same as :func:`relax_core.report.charts.read_series` gives it.
+        streams: The same, joined by :func:`relax_core.report.charts.join_steps`.
     """
     before = summary.get("eval_warm_start")
     facts = {
@@ -34,8 +37,8 @@ def overview(
         "seed": config.get("seed"),
         "started": time.strftime("%Y-%m-%d %H:%M", time.localtime(lines[0]["time"])) if lines else None,
         "duration": duration(_seconds(summary, lines)),
-        "updates": _of(summary.get("updates", _last_step(series)), config.get("updates")),
-        **_evaluations(series),
+        "updates": _of(summary.get("updates", _last_step(streams)), config.get("updates")),
+        **_evaluations(streams),
         "before warm-up": None if before is None else f"{before:.3f}",
         "training reward": _change([summary.get("reward_first10"), summary.get("reward_last10")]),
         "largest lag": summary.get("max_lag"),
@@ -70,22 +73,22 @@ def _seconds(summary: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> 
     return float(lines[-1]["time"] - lines[0]["time"]) if lines else None
 
 
-def _last_step(series: Mapping[str, Mapping[str, Any]]) -> int | None:
-    return int(series["train"]["steps"][-1]) if "train" in series else None
+def _last_step(streams: Streams) -> int | None:
+    return max(streams["train"], default=None) if "train" in streams else None
 
 
 def _of(done: object, planned: object) -> str | None:
     return None if done is None else str(done) if planned in (None, done) else f"{done} of {planned}"
 
 
-def _evaluations(series: Mapping[str, Mapping[str, Any]]) -> dict[str, str | None]:
+def _evaluations(streams: Streams) -> dict[str, str | None]:
     """First and last held-out reward of each set."""
-    found = {}
-    for name, values in series["eval"]["metrics"].items() if "eval" in series else ():
-        if match := REWARD_OF_SET.fullmatch(name):
-            known = [value for value in values if value is not None]
-            found[f"held-out reward {match[1] or ''}".strip()] = _change([known[0], known[-1]])
-    return found
+    found: dict[str, list[float]] = defaultdict(list)
+    for metrics in streams.get("eval", {}).values():
+        for name, value in metrics.items():
+            if value is not None and (match := REWARD_OF_SET.fullmatch(name)):
+                found[f"held-out reward {match[1] or ''}".strip()].append(value)
+    return {title: _change([values[0], values[-1]]) for title, values in found.items()}
 
 
 def _change(values: Iterable[float | None]) -> str | None:

@@ -12,7 +12,7 @@ from relax_core.checkpoint.files import write_atomically
 from relax_core.checkpoint.run_directory import CONFIG
 from relax_core.checkpoint.store import POLICY, CheckpointStore
 from relax_core.config.document import read_document
-from relax_core.report.charts import choose_panels, read_series
+from relax_core.report.charts import Streams, choose_panels, join_steps, series_of
 from relax_core.report.files import read_lines, read_object
 from relax_core.report.overview import overview
 from relax_core.report.samples import read_samples
@@ -23,8 +23,10 @@ SCRIPTS = ("elements", "state", "scales", "charts", "metrics", "gantt", "timelin
 """In the order they run."""
 
 MAX_EVENTS = 500
+"""Last lines of ``events.jsonl`` and ``evaluations.jsonl`` that a page shows."""
+
 MAX_ANSWERS = 100
-"""Last lines of ``events.jsonl`` and ``samples.jsonl`` that a page shows."""
+"""Last lines of ``samples.jsonl`` that a page shows."""
 
 
 def write_report(run: Path, output: Path) -> None:
@@ -45,18 +47,20 @@ def report_data(run: Path) -> dict[str, Any]:
     config = read_document(run / CONFIG)
     lines = read_lines(run / "metrics.jsonl")
     spans = read_lines(run / "timeline.jsonl")
-    series, steps = read_series(lines), find_steps(spans)
+    streams, steps = join_steps(lines), find_steps(spans)
+    series = {stream: series_of(metrics) for stream, metrics in streams.items()}
     texts = _tokenizer(run, config)
     return {
         "run": run.name,
-        "overview": overview(config, read_object(run / "summary.json"), lines, series),
+        "overview": overview(config, read_object(run / "summary.json"), lines, streams),
         "panels": choose_panels(series),
         "series": series,
         "timeline": timeline_of(spans, steps),
-        "overlap": overlap(spans),
+        "overlap": {**overlap(spans), "tokens_counted": _tokens_counted(streams)},
         "samples": read_samples(run / BATCHES, texts.text if texts else None),
         "answers": read_lines(run / "samples.jsonl")[-MAX_ANSWERS:],
         "events": read_lines(run / "events.jsonl")[-MAX_EVENTS:],
+        "evaluations": read_lines(run / "evaluations.jsonl")[-MAX_EVENTS:],
         "config": (run / CONFIG).read_text(encoding="utf-8"),
     }
 
@@ -79,3 +83,10 @@ def _tokenizer(run: Path, config: dict[str, Any]) -> TokenTexts | None:
     model = (config.get("model") or {}).get("path")
     folders = [checkpoint.path / POLICY] if checkpoint else []
     return find_tokenizer([*folders, run / "model", *([Path(model)] if model else [])])
+
+
+def _tokens_counted(streams: Streams) -> float | None:
+    """Tokens that the run itself counted while its updates ran."""
+    counts = [metrics.get("perf/tokens_during_update") for metrics in streams.get("train", {}).values()]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None

@@ -12,6 +12,9 @@ from relax_core.report.files import evenly
 Seconds = npt.NDArray[np.float64]
 
 ROLES = ("source", "rollout", "reward", "reference", "actor_fwd", "advantages", "actor", "evaluator", "checkpoint")
+UPDATING = frozenset({"accumulate", "update"})
+"""What the actor does for an update; a batch that streams is accumulated piece by piece before it."""
+
 OWN_KEYS = frozenset({"role", "name", "start", "end", "update"})
 MAX_SPANS = 8000
 """Spans that a page shows; of more it shows those of some stretches of updates."""
@@ -113,7 +116,7 @@ def overlap(spans: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     working = Cover.of(spans).seconds
     generating = [span for span in spans if span["role"] == "rollout"]
     acting = [span for span in spans if span["role"] == "actor"]
-    updating = Cover.of([span for span in acting if span["name"] == "update"])
+    updating = Cover.of([span for span in acting if span["name"] in UPDATING])
     rollout, actor = Cover.of(generating), Cover.of(acting)
     lengths = {
         "rollout": rollout.seconds,

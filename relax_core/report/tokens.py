@@ -28,13 +28,17 @@ class TokenTexts:
         self._byte_level = "ByteLevel" in repr(self._tokenizer.decoder)
 
     def text(self, token: int) -> str:
-        """The token's text; bytes that are no UTF-8 by themselves as ``\\xe2``, an id without a piece as ``<id>``."""
+        """The token's text.
+
+        Bytes that are no UTF-8 by themselves, and what cannot be seen, are escapes like ``\\xe2``. An id without a
+        piece is ``<id>``.
+        """
         if token in self._special:
             return self._special[token]
         piece = self._tokenizer.id_to_token(token)
         if piece is None:
             return f"<{token}>"
-        return self._raw(piece).decode("utf-8", errors="backslashreplace")
+        return visible(self._raw(piece).decode("utf-8", errors="backslashreplace"))
 
     def _added(self) -> dict[int, str]:
         return {number: token.content for number, token in self._tokenizer.get_added_tokens_decoder().items()}
@@ -45,6 +49,13 @@ class TokenTexts:
         if byte := BYTE_PIECE.fullmatch(piece):
             return bytes([int(byte[1], 16)])
         return piece.replace(SPACE, " ").encode("utf-8", errors="backslashreplace")
+
+
+def visible(text: str) -> str:
+    """Text with escapes for control characters and the like; line feeds, tabs and spaces stay."""
+    return "".join(
+        character if character.isprintable() or character in "\n\t" else ascii(character)[1:-1] for character in text
+    )
 
 
 def find_tokenizer(candidates: list[Path]) -> TokenTexts | None:

@@ -125,6 +125,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_lines(folder / "timeline.jsonl", spans())
     write_lines(folder / "events.jsonl", [{"time": ORIGIN, "name": "checkpoint", "message": ATTACK}])
     write_lines(folder / "samples.jsonl", [{"stream": "eval", "step": 0, "name": "sample", "value": ATTACK}])
+    sets = {"easy": {"tasks": 4, "score": 0.75}, "hard": {"tasks": 2, "error": ATTACK}}
+    write_lines(folder / "evaluations.jsonl", [{"time": ORIGIN, "run": "a-run", "checkpoint": 6, "sets": sets}])
     byte_tokenizer().save_pretrained(folder / "model")
     store = BatchStore(folder / BATCHES, keep=10)
     for batch in range(3):

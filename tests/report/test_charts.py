@@ -1,6 +1,12 @@
 """Series of a run: what counts where steps come again, and which charts there are."""
 
-from relax_core.report.charts import MAX_POINTS, PANELS, choose_panels, read_series
+from collections.abc import Iterable
+
+from relax_core.report.charts import MAX_POINTS, PANELS, choose_panels, join_steps, series_of
+
+
+def read_series(lines: Iterable[dict]) -> dict:
+    return {stream: series_of(steps) for stream, steps in join_steps(lines).items()}
 
 
 def line(stream: str, step: int, **metrics: float | None) -> dict:

@@ -3,7 +3,9 @@
 import re
 from pathlib import Path
 
-from tests.report.conftest import ANSWERS, ATTACK, Elements, Show
+from relax_core.report import write_report
+from relax_core.report.page import report_data
+from tests.report.conftest import ANSWERS, ATTACK, CONFIG, Elements, Show, write_lines
 
 
 def read_out(shown: Elements) -> dict[str, str]:
@@ -100,6 +102,12 @@ def test_answers_are_shown_token_by_token_as_text(show: Show) -> None:
     assert ATTACK in shown.one("table", within="events").text
 
 
+def test_evaluations_of_checkpoints_are_on_record(show: Show) -> None:
+    cells = [cell.text for cell in show().find("td", within="evaluations")]
+    assert cells[1:4] == ["update 6", "easy", "0.75 on 4 tasks"]
+    assert cells[5:] == ["update 6", "hard", ATTACK]
+
+
 def test_a_row_says_how_it_ended_and_what_its_reward_is_made_of(show: Show) -> None:
     first, *_, last = show("batch=1").find("article")
     assert first.text.startswith("reward 1group 2row 4stop stoplag 1update ")
@@ -144,3 +152,31 @@ def test_tokens_are_coloured_by_what_is_chosen(show: Show) -> None:
         "style" not in token.attributes for token in shown.find("span", class_="token") if token.parents[-1] is prompt
     )
     assert set(backgrounds(shown)[0]) == {"rgb(var(--chosen) / 0.3)"}
+
+
+def begun(folder: Path, *lines: dict) -> Path:
+    """The folder of a run that has just begun."""
+    (folder / "config.yaml").write_text(CONFIG)
+    write_lines(folder / "metrics.jsonl", lines)
+    return folder
+
+
+def test_tokens_that_the_run_counted_are_told(run: Path, tmp_path: Path) -> None:
+    assert report_data(run)["overlap"]["tokens_counted"] is None
+    lines = [{"stream": "train", "step": step, "time": 0.0, "perf/tokens_during_update": 50.0} for step in (1, 2, 2)]
+    assert report_data(begun(tmp_path, *lines))["overlap"]["tokens_counted"] == 100.0
+
+
+def test_a_run_that_has_just_begun_has_a_page(show: Show, tmp_path: Path) -> None:
+    write_report(begun(tmp_path), tmp_path / "report.html")
+    shown = show("update=4&color=gap&batch=7", path=tmp_path / "report.html")
+    notes = {note.attributes["id"]: note.text for note in shown.find("p", class_="note")}
+    assert notes["charts-note"] == "No metrics yet."
+    assert "no timeline" in notes["timeline-note"]
+    assert "no batches" in notes["samples-note"]
+
+
+def test_an_old_link_shows_what_there_is(show: Show) -> None:
+    shown = show("update=x&color=none&batch=7&window=3&stop=never")
+    assert rows(shown) == [0, 1, 2, 3]
+    assert shown.one("svg", within="gantt").attributes["aria-label"] == "Timeline of updates 6 to 6"

@@ -50,7 +50,8 @@ def test_tokens_count_by_the_part_of_their_span_in_which_an_update_ran() -> None
     spans = [
         span("rollout", "generate", 0, 4, tokens=100),
         span("rollout", "generate", 1, 3, tokens=10),
-        span("actor", "update", 2, 3),
+        span("actor", "accumulate", 2, 2.5),
+        span("actor", "update", 2.5, 3),
         span("actor", "publish", 3, 4),
     ]
     assert overlap(spans)["tokens_during_updates"] == pytest.approx(25 + 5)

@@ -10,8 +10,8 @@ from relax_core.report.tokens import TokenTexts, find_tokenizer
 
 def test_a_byte_that_is_no_character_is_shown_as_what_it_is(tiny_model_path: Path) -> None:
     texts = TokenTexts(tiny_model_path)
-    ids = Tokenizer.from_file(str(tiny_model_path / "tokenizer.json")).encode("a \né").ids
-    assert [texts.text(token) for token in ids] == ["a", " ", "\n", "\\xc3", "\\xa9"]
+    ids = Tokenizer.from_file(str(tiny_model_path / "tokenizer.json")).encode("a \n\x07é").ids
+    assert [texts.text(token) for token in ids] == ["a", " ", "\n", "\\x07", "\\xc3", "\\xa9"]
     assert texts.text(258) == "<|im_end|>"
     assert texts.text(99_999) == "<99999>"
 

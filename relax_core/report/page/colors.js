@@ -16,7 +16,7 @@ function versionOf(row, index) {
   return row.mask[index] ? (row.segments.findLast(([start]) => start <= index)?.[1] ?? null) : null;
 }
 
-const shownBatch = () => batches.find(({ batch }) => batch === state.batch) ?? batches.at(-1);
+const shownBatch = () => batches.find(({ batch }) => batch === state.batch);
 const versionColor = (version) => `color-mix(in srgb, var(--series-${version % SERIES}) 35%, transparent)`;
 const versionsOf = ({ rows }) =>
   [...new Set(rows.flatMap(({ segments }) => segments.map(([, version]) => version)))].sort((a, b) => a - b);

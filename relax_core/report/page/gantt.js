@@ -85,7 +85,8 @@ function roleRow(role, spans, x, top) {
     shape("text", { class: "role", x: 0, y: top + height / 2 + 4 }, role),
     shape("rect", { class: "lane", x: LABEL_WIDTH, y: top - 2, width: GANTT_WIDTH - LABEL_WIDTH, height: height + 4 }),
   );
-  if (crowded) group.append(crowd(spans, x, top, height, deepest));
+  const most = shape("text", { x: 0, y: top + height / 2 + 18 }, `at most ${deepest}`);
+  if (crowded) group.append(most, crowd(spans, x, top, height, deepest));
   else group.append(...spans.map((span, index) => bar(span, x, top + lanes[index] * LANE)));
   return { group, height };
 }

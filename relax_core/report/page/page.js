@@ -8,22 +8,24 @@ function drawOverview() {
 }
 
 function drawRecord() {
-  const table = (id, rows) => {
-    byId(id).hidden = !rows.length;
-    byId(id).querySelector("summary").append(` (${rows.length})`);
-    byId(id)
-      .querySelector("table")
-      .append(...rows.map((cells) => element("tr", {}, ...cells.map((cell) => element("td", {}, cell)))));
-  };
-  table(
-    "events",
-    data.events.map(({ time, name, message }) => [new Date(1000 * time).toLocaleString(), name, message]),
+  const when = (time) => new Date(1000 * time).toLocaleString();
+  const evaluations = data.evaluations.flatMap(({ time, checkpoint, sets }) =>
+    Object.entries(sets).map(([name, { score, tasks, error }]) => {
+      const result = error ?? `${readable(score)} on ${tasks} tasks`;
+      return [when(time), `update ${checkpoint}`, name, result];
+    }),
   );
-  table(
-    "answers",
-    data.answers.map(({ stream, step, value }) => [`${stream} ${step}`, value]),
-  );
+  const events = data.events.map(({ time, name, message }) => [when(time), name, message]);
+  const answers = data.answers.map(({ stream, step, value }) => [`${stream} ${step}`, value]);
+  for (const [id, rows] of Object.entries({ evaluations, events, answers })) fillTable(byId(id), rows);
   byId("config").querySelector("pre").textContent = data.config;
+}
+
+function fillTable(details, rows) {
+  const lines = rows.map((cells) => element("tr", {}, ...cells.map((cell) => element("td", {}, cell))));
+  details.hidden = !rows.length;
+  details.querySelector("summary").append(` (${rows.length})`);
+  details.querySelector("table").append(...lines);
 }
 
 const known = Object.entries(data.series).filter(([stream]) => stream === "train" || stream === "eval");

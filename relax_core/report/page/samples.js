@@ -50,8 +50,8 @@ function rewardOf({ reward }) {
 
 function factsOfRow(row) {
   return Object.entries({
-    group: row.group,
-    row: row.id,
+    group: String(row.group),
+    row: String(row.id),
     stop: row.stop,
     lag: row.lag,
     update: row.updates.join(", ") || "none",

@@ -46,13 +46,9 @@ function drawOverlap() {
 
 /** What the run counted, or else an estimate from its spans. */
 function tokensDuringUpdates() {
-  const counted = data.series.train?.metrics["perf/tokens_during_update"];
-  if (counted) {
-    const total = counted.reduce((sum, value) => sum + (value ?? 0), 0);
-    return [["Tokens generated while updates ran", readable(total)]];
-  }
-  const { tokens, tokens_during_updates } = data.overlap;
+  const { tokens, tokens_during_updates, tokens_counted } = data.overlap;
+  const of = tokens === null ? "" : ` of ${readable(tokens)}`;
+  if (tokens_counted !== null) return [["Tokens generated while updates ran", readable(tokens_counted) + of]];
   if (tokens === null) return [];
-  const value = `${readable(tokens_during_updates)} of ${readable(tokens)}`;
-  return [["Tokens generated while updates ran (estimate)", value]];
+  return [["Tokens generated while updates ran (estimate)", readable(tokens_during_updates) + of]];
 }
