@@ -1,71 +1,32 @@
 """What every engine promises, as tests: subclass :class:`EngineContract` and override ``engine_factory``."""
 
 import asyncio
-import contextlib
-import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from transformers import AutoTokenizer
 
-from relax_core.api.engine import Capability, Engine
+from relax_core.api.engine import Capability
 from relax_core.api.errors import RelaxError, WeightSyncError
 from relax_core.api.rows import StopReason
+from relax_core.testing.engine_interruptions import Interruptions
+from relax_core.testing.engine_rules import EngineFactory
 from relax_core.testing.generations import PROMPTS, assert_whole, forward_logprobs, generate_all, group, request
-from relax_core.testing.models import tiny_model
 from relax_core.testing.publications import perturbed, publication_of, with_fault
 
-EngineFactory = Callable[..., Awaitable[Engine]]
+__all__ = ["EngineContract", "EngineFactory"]
 
 
-class EngineContract:
+class EngineContract(Interruptions):
     """Rules for all engines, on a tiny float32 model.
 
     A subclass overrides ``engine_factory`` and states ``capabilities``; what an engine cannot do is skipped.
     """
-
-    pytestmark = pytest.mark.asyncio
-
-    capabilities: frozenset[Capability] = frozenset(Capability)
-    tolerance: float = 1e-5
-    """Largest difference of a log-probability to a plain forward pass, in nats."""
-
-    small_batches: ClassVar[Mapping[str, Any]] = {}
-    """Configuration with which few requests run at once, so that others wait."""
-
-    @pytest.fixture
-    def engine_factory(self) -> EngineFactory:
-        """``await factory(model_path, **config)`` gives a started engine."""
-        raise NotImplementedError("override the fixture engine_factory")
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def model_path(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        """A random model whose distributions are sharp enough that changes of weights show."""
-        return tiny_model(tmp_path_factory.mktemp("engine"), initializer_range=0.1)
-
-    @contextlib.asynccontextmanager
-    async def running(self, factory: EngineFactory, path: Path, **config: Any) -> AsyncIterator[Engine]:
-        """A started engine that is closed at the end."""
-        engine = await factory(path, **config)
-        try:
-            yield engine
-        finally:
-            await engine.close()
-
-    def needs(self, capability: Capability) -> None:
-        """Skips the test where the engine lacks a capability."""
-        if capability not in self.capabilities:
-            pytest.skip(f"no {capability.value}")
-
-    def restricted(self, top_k: int) -> dict[str, int]:
-        """Sampling that leaves tokens out, where the engine can say which."""
-        return {"top_k": top_k} if Capability.SUPPORT_IDS in self.capabilities else {}
 
     async def test_capabilities_are_as_declared(self, engine_factory: EngineFactory, model_path: Path) -> None:
         async with self.running(engine_factory, model_path) as engine:
@@ -179,37 +140,11 @@ class EngineContract:
             for name, prompt in (("empty", []), ("long", [65] * 512)):
                 with pytest.raises(RelaxError):
                     await engine.generate(request(name, prompt))
+            with pytest.raises(RelaxError, match="generated is 5"):
+                await engine.generate(replace(request("continued"), generated=len(PROMPTS[0])))
             if Capability.STOP_STRINGS not in self.capabilities:
                 with pytest.raises(RelaxError, match=Capability.STOP_STRINGS.value):
                     await engine.generate(request("stop", stop=("x",)))
-
-    async def test_abort_returns_what_there_is(self, engine_factory: EngineFactory, model_path: Path) -> None:
-        self.needs(Capability.ABORT_PARTIAL)
-        async with self.running(engine_factory, model_path) as engine:
-            await engine.pause()
-            tasks = [asyncio.create_task(engine.generate(each)) for each in group("abort", max_new_tokens=4)]
-            await asyncio.sleep(0)
-            await engine.abort(["abort/0", "unknown"])
-            await engine.resume()
-            async with asyncio.timeout(60):
-                generations = await asyncio.gather(*tasks)
-        assert generations[0].stop_reason == StopReason.ABORT, "a named request ends with ABORT"
-        assert generations[0].token_ids == (), "a request that waited has no tokens"
-        assert_whole(request("abort/0"), generations[0])
-        assert all(each.stop_reason != StopReason.ABORT for each in generations[1:]), "others go on"
-
-    async def test_pause_stops_and_resume_goes_on(self, engine_factory: EngineFactory, model_path: Path) -> None:
-        async with self.running(engine_factory, model_path) as engine:
-            (expected,) = await generate_all(engine, [request("before")])
-            await engine.pause()
-            task = asyncio.create_task(engine.generate(request("during")))
-            await asyncio.sleep(0.05)
-            assert not task.done(), "a paused engine computes no token"
-            health = await engine.health()
-            assert health.running + health.waiting == 1, "requests stay while an engine is paused"
-            await engine.resume()
-            async with asyncio.timeout(60):
-                assert (await task).token_ids == expected.token_ids, "a pause changes no token"
 
     async def test_update_changes_what_is_computed(self, engine_factory: EngineFactory, model_path: Path) -> None:
         asked = group("update", temperature=0.7)
@@ -276,31 +211,6 @@ class EngineContract:
                         await engine.update(publication.manifest, publication.buckets)
             assert (await engine.health()).version == 4, "a version neither repeats nor goes back"
 
-    async def test_an_update_amid_a_generation_is_told(self, engine_factory: EngineFactory, model_path: Path) -> None:
-        self.needs(Capability.UPDATE_IN_PLACE)
-        asked = request("long", max_new_tokens=400, temperature=1.0, seed=11)
-        networks = {0: perturbed(model_path, 0)}
-        async with self.running(engine_factory, model_path) as engine:
-            for version in range(1, 20):
-                task = asyncio.create_task(engine.generate(replace(asked, seed=version)))
-                await asyncio.sleep(0.002 * version)
-                networks[version] = perturbed(model_path, version)
-                publication = publication_of(networks[version], version)
-                await engine.pause()
-                await engine.update(publication.manifest, publication.buckets)
-                await engine.resume()
-                async with asyncio.timeout(60):
-                    generation = await task
-                assert_whole(asked, generation)
-                if len(generation.segments) == 2:
-                    break
-        assert len(generation.segments) == 2, "a request in flight goes on with the new weights, and says so"
-        (_, old), (border, new) = generation.segments
-        for part, version in ((slice(0, border), old), (slice(border, None), new)):
-            expected = forward_logprobs(networks[version], asked, generation)
-            gap = np.abs(expected[part] - generation.logprobs[part]).max()
-            assert gap <= self.tolerance, "each segment is computed by its own version, from no stale cache"
-
     async def test_released_weights_must_be_published_anew(
         self, engine_factory: EngineFactory, model_path: Path
     ) -> None:
@@ -316,41 +226,6 @@ class EngineContract:
             (generation,) = await generate_all(engine, [asked])
         gap = np.abs(forward_logprobs(network, asked, generation) - generation.logprobs).max()
         assert gap <= self.tolerance, "after release, restore and update the new weights serve"
-
-    async def test_nothing_is_lost_in_a_storm(self, engine_factory: EngineFactory, model_path: Path) -> None:
-        self.needs(Capability.ABORT_PARTIAL)
-        chance = random.Random(0)
-        requests = [
-            request(
-                f"storm/{index}",
-                PROMPTS[index % 4],
-                seed=index,
-                max_new_tokens=chance.randint(1, 30),
-                **self.restricted(index % 3),
-            )
-            for index in range(120)
-        ]
-        publications = iter([publication_of(perturbed(model_path, version), version) for version in range(1, 13)])
-        async with self.running(engine_factory, model_path, **self.small_batches) as engine:
-            tasks = []
-            for index, each in enumerate(requests):
-                tasks.append(asyncio.create_task(engine.generate(each)))
-                if index % 10 == 9:
-                    await asyncio.sleep(chance.random() * 0.01)
-                    await engine.pause()
-                    publication = next(publications)
-                    await engine.update(publication.manifest, publication.buckets)
-                    await engine.abort([f"storm/{chance.randrange(index)}" for _ in range(4)])
-                    await engine.resume()
-            await engine.abort([each.key for each in requests[-5:]])
-            async with asyncio.timeout(60):
-                generations = await asyncio.gather(*tasks)
-            health = await engine.health()
-        assert health.running + health.waiting == 0, "nothing is left when every request has ended"
-        for asked, generation in zip(requests, generations, strict=True):
-            assert_whole(asked, generation)
-            if generation.stop_reason != StopReason.ABORT:
-                assert generation.token_ids, "a request that was not aborted has tokens"
 
     async def test_close_fails_requests_in_flight(self, engine_factory: EngineFactory, model_path: Path) -> None:
         async with self.running(engine_factory, model_path) as engine:
