@@ -7,6 +7,7 @@ import typer
 from relax_core._version import __version__
 from relax_core.cli import config, exits, models, plugins
 from relax_core.cli.evaluate import evaluate
+from relax_core.cli.replay import replay
 from relax_core.cli.report import report
 from relax_core.cli.train import plan, train
 
@@ -15,6 +16,7 @@ app.command()(train)
 app.command()(plan)
 app.command("eval")(evaluate)
 app.command()(report)
+app.command()(replay)
 app.add_typer(config.app, name="config")
 app.add_typer(models.app, name="models")
 app.add_typer(plugins.app, name="plugins")

@@ -169,7 +169,7 @@ def _cause(batches: BatchStore, missing: int, run: RunSections) -> str:
     if record.every != 1:
         return f"record.every is {record.every}, and 1 stores every batch"
     if not stored:
-        return "no batch of the run is stored"
+        return "no batch of the run is stored; runs on Ray Serve store none"
     first, last = batches.updates(stored[0]).start, batches.updates(stored[-1]).stop - 1
     if missing > last:
         return f"the stored batches end with update {last}"

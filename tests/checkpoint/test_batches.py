@@ -39,8 +39,9 @@ def records(draw: st.DrawFn) -> BatchRecord:
         {name: draw(columns(name, lengths)) for name in names},
         {name: np.arange(rows) for name in names[:1]},
     )
-    ranks, updates = draw(st.integers(1, 3)), draw(st.integers(1, 3))
-    plan = plan_batch(lengths, lengths, table.groups, updates=updates, epochs=1, token_budget=8, ranks=ranks, seed=0)
+    scale = np.linspace(0, 1, rows, dtype=np.float32) if draw(st.booleans()) else None
+    sizes = {"updates": draw(st.integers(1, 3)), "epochs": 1, "token_budget": 8, "ranks": draw(st.integers(1, 3))}
+    plan = plan_batch(lengths, lengths, table.groups, **sizes, seed=0, scale=scale)
     batch, first = draw(st.integers(0, 10**7)), draw(st.integers(1, 10**7))
     return BatchRecord(batch, first, draw(st.integers(0, 99)), draw(st.floats(0.01, 3)), table, plan.updates)
 

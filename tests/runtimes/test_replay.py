@@ -49,9 +49,10 @@ def test_every_update_is_met_exactly_from_the_nearest_checkpoint(run: Run) -> No
         ("algorithm.kl_coefficient=0.1",),
         ("warmup={updates: 2, tasks: 4}", "sampling.max_new_tokens=3"),
         ("updates=null", "epochs=1", "dataset.heldout=90", "trainer.schedule=linear"),
+        ("mode=fully_async", "max_staleness=1", "batch.streaming=true"),
         SUPERVISED,
     ],
-    ids=["support", "reference", "warm-up", "epochs", "supervised"],
+    ids=["support", "reference", "warm-up", "epochs", "streaming", "supervised"],
 )
 def test_the_last_update_is_met_from_the_policy_the_run_began_with(run: Run, settings: Sequence[str]) -> None:
     finished = run("from-the-start", "trainer.learning_rate=0.01", *settings)
