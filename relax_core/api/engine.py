@@ -67,9 +67,10 @@ class GenerateRequest:
         request_class: Whom it serves.
         priority: Higher first when there is no room for all.
         generated: How many of the last ``prompt_ids`` the policy generated itself, before an abort: the request
-            continues them. Drawing goes on where it was and stop strings may begin in them, so that under the same
-            weights the ids are those of a generation that was never aborted. ``sampling.max_new_tokens``, and all of
-            the answer, are about new tokens alone.
+            continues them. Stop strings may begin in them; an engine that looks for those in new tokens only refuses
+            the two together. Where draws are a function of seed and place alone, as in the torch engine, they go on,
+            and under the same weights the ids are those of a generation that was never aborted.
+            ``sampling.max_new_tokens``, and all of the answer, are about new tokens alone.
     """
 
     key: str

@@ -1,6 +1,7 @@
 """What was generated for a request becomes its answer."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -50,3 +51,16 @@ async def test_only_the_first_end_is_told() -> None:
     made.end(StopReason.STOP)
     with pytest.raises(RelaxError, match="first"):
         await made.result
+
+
+async def test_an_answer_that_is_continued_counts_what_was_generated_before() -> None:
+    asked = replace(request("key", [1, 2, 3, 4]), generated=2)
+    made = Trajectory(asked, 10, asyncio.get_running_loop().create_future())
+    assert (made.place, made.newest(5)) == (2, [3, 4])
+    made.append(5, -0.5, 1)
+    made.append(6, -0.5, 1)
+    assert made.place == 4
+    assert [made.newest(count) for count in (1, 2, 3, 4, 5)] == [[6], [5, 6], [4, 5, 6], [3, 4, 5, 6], [3, 4, 5, 6]]
+    made.end(StopReason.LENGTH)
+    generation = await made.result
+    assert (generation.token_ids, generation.segments) == ((5, 6), ((0, 1),))

@@ -11,6 +11,7 @@ from relax_core.api.engine import Capability, Engine, GenerateRequest, Generatio
 from relax_core.api.errors import RelaxError, WeightSyncError
 from relax_core.api.rows import StopReason
 from relax_core.api.weights import Acknowledgement, Bucket, Manifest
+from relax_core.engines.requests import ended_by_context
 from relax_core.engines.turns import Turns
 from relax_core.models.load import load_causal_model
 from relax_core.weights.inventory import Inventory, inventory_of
@@ -41,6 +42,7 @@ class VLLMEngine(Engine):
         self._forgotten: list[str] = []
         """Ids that vLLM still has, and nobody waits for."""
         self._arrivals = 0
+        self.generated_tokens = 0
 
     async def start(self) -> None:
         """Loads the model of ``context.model``; its version is 0."""
@@ -66,9 +68,12 @@ class VLLMEngine(Engine):
         self._in_flight[request.key] = trajectory
         self._turns.wake()
         try:
-            return await result
+            generation = await result
         finally:
             self._forget(trajectory)  # also when the caller stopped waiting
+        if ended_by_context(request, generation):
+            self._context.count("engine/context_limit", 1)
+        return generation
 
     async def abort(self, keys: Sequence[str] | None = None) -> None:
         """Ends requests at once with the tokens they have. Unknown keys have ended already."""
@@ -161,6 +166,7 @@ class VLLMEngine(Engine):
         try:
             for token_id, logprob in zip(advance.token_ids, advance.logprobs, strict=True):
                 trajectory.append(token_id, logprob, self._inventory.version)
+                self.generated_tokens += 1
         except RelaxError as error:
             self._end(trajectory, error)
             return

@@ -69,7 +69,7 @@ class InProcessVLLM:
         from vllm.sampling_params import RequestOutputKind
 
         request = trajectory.request
-        arguments = sampling_arguments(request.sampling, request.seed, trajectory.limit, self.vocabulary)
+        arguments = sampling_arguments(request, trajectory.limit, self.vocabulary)
         self._engine.add_request(
             trajectory.request_id,
             {"prompt_token_ids": list(request.prompt_ids)},

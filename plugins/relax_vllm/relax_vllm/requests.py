@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from relax_core.api.engine import Capability, GenerateRequest, SamplingParameters
+from relax_core.api.engine import Capability, GenerateRequest
 from relax_core.api.errors import RelaxError
+from relax_core.dataflow.seeds import derive_seed
 from relax_core.engines import requests
 
 LOWEST_TEMPERATURE = 0.01
@@ -15,6 +16,11 @@ def check_request(
 ) -> None:
     """As :func:`relax_core.engines.requests.check_request`; and refuses what vLLM would answer otherwise."""
     requests.check_request(request, context_length, vocabulary, capabilities)
+    if request.generated and request.sampling.stop:
+        raise RelaxError(
+            f"request {request.key!r}: generated is {request.generated}, "
+            "but vLLM looks for stop strings in new tokens only"
+        )
     if 0 < request.sampling.temperature < LOWEST_TEMPERATURE:
         raise RelaxError(
             f"request {request.key!r}: temperature is {request.sampling.temperature}, "
@@ -22,15 +28,18 @@ def check_request(
         )
 
 
-def sampling_arguments(sampling: SamplingParameters, seed: int, limit: int, vocabulary: int) -> dict[str, Any]:
+def sampling_arguments(request: GenerateRequest, limit: int, vocabulary: int) -> dict[str, Any]:
     """Keyword arguments of ``vllm.SamplingParams``.
 
+    vLLM's random numbers cannot go on amid a stream: what is continued after an abort draws from a stream of its own.
+
     Args:
-        sampling: How to draw.
-        seed: Of this trajectory; any integer.
+        request: What is asked; its seed may be any integer.
         limit: Most tokens to generate: by the request and by the context.
         vocabulary: Number of token ids.
     """
+    sampling = request.sampling
+    seed = derive_seed(request.seed, "continued", request.generated) if request.generated else request.seed
     return {
         "max_tokens": limit,
         "temperature": sampling.temperature,

@@ -1,5 +1,6 @@
 """Requests that vLLM would answer otherwise than they ask are refused; needs no vLLM."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,10 @@ def asked(
         (asked(()), "the prompt is empty"),
         (asked(temperature=0.001), r"temperature is 0\.001, vLLM takes 0 and 0\.01 or more"),
         (asked(temperature=float("nan")), "temperature is nan"),
+        (
+            replace(asked(stop=("x",)), generated=1),
+            "generated is 1, but vLLM looks for stop strings in new tokens only",
+        ),
         (asked(top_k=3), "'support_ids'"),
         (asked(top_p=0.9), "'support_ids'"),
     ],
@@ -41,5 +46,10 @@ def test_possible_requests_pass(request_: GenerateRequest) -> None:
 
 @pytest.mark.parametrize("seed", [-1, 0, 2**64 - 1])
 def test_every_seed_is_one_that_vllm_uses(seed: int) -> None:
-    used = sampling_arguments(SamplingParameters(4), seed, 4, 10)["seed"]
+    used = sampling_arguments(replace(asked(), seed=seed), 4, 10)["seed"]
     assert 0 <= used < 2**63, "vLLM takes -1 for no seed, and torch takes 63 bits"
+
+
+def test_what_is_continued_draws_other_numbers_than_its_beginning() -> None:
+    seeds = {sampling_arguments(replace(asked(), generated=count), 4, 10)["seed"] for count in range(3)}
+    assert len(seeds) == 3
