@@ -11,8 +11,8 @@ app = typer.Typer(no_args_is_help=True, help="Fetch small pretrained models by n
 @app.command("list")
 def list_models() -> None:
     """List the models of the catalogue, with size and folder of those that are there."""
+    from relax_core.catalogue.entries import CATALOGUE, is_model
     from relax_core.cli.table import print_columns
-    from relax_core.models.catalogue.entries import CATALOGUE, is_model
 
     rows = [["model", "size", "folder", "summary"]]
     for model in CATALOGUE.values():
@@ -37,8 +37,8 @@ def add(
     import sys
 
     from relax_core.api.errors import ConfigError
-    from relax_core.models.catalogue.add import add_model
-    from relax_core.models.catalogue.entries import CATALOGUE, is_model
+    from relax_core.catalogue.add import add_model
+    from relax_core.catalogue.entries import CATALOGUE, is_model
     from relax_core.suggestions import did_you_mean
 
     model = CATALOGUE.get(name)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from relax_core.api.algorithm import Requirements
-from relax_core.models.catalogue.entries import models_folder
+from relax_core.catalogue.entries import models_folder
 
 
 class Config(BaseModel):

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from relax_core.catalogue.entries import CATALOGUE, is_model
 from relax_core.config.base import ModelConfig
 from relax_core.config.problems import Key
 from relax_core.config.suggest import path_suggestion, suggestion
-from relax_core.models.catalogue.entries import CATALOGUE, is_model
 
 
 def check_model(model: ModelConfig) -> Iterator[tuple[Key, str]]:

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from relax_core.catalogue.entries import CatalogueModel
 from relax_core.models.byte_tokenizer import CHAT_TEMPLATE, byte_characters
-from relax_core.models.catalogue.entries import CatalogueModel
 
 TOKENS = [*byte_characters(), "<|im_end|>", "ab"]
 END = TOKENS.index("<|im_end|>")

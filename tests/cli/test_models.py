@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("gguf", reason="the extra `models` is not installed")
 pytest.importorskip("accelerate", reason="the extra `models` is not installed")
 
-from relax_core.models.catalogue.entries import CATALOGUE
+from relax_core.catalogue.entries import CATALOGUE
 from relax_core.testing.catalogue import tiny_gguf, wheel_with
 
 Relax = Callable[..., Any]

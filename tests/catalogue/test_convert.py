@@ -11,7 +11,7 @@ pytest.importorskip("gguf", reason="the extra `models` is not installed")
 pytest.importorskip("accelerate", reason="the extra `models` is not installed")
 
 from relax_core.api.errors import RelaxError
-from relax_core.models.catalogue.convert import convert_gguf
+from relax_core.catalogue.convert import convert_gguf
 from relax_core.testing.catalogue import END, TOKENS, tiny_gguf
 
 

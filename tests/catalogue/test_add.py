@@ -9,9 +9,9 @@ pytest.importorskip("gguf", reason="the extra `models` is not installed")
 pytest.importorskip("accelerate", reason="the extra `models` is not installed")
 
 from relax_core.api.errors import ConfigError, PluginError, RelaxError
-from relax_core.models.catalogue import add
-from relax_core.models.catalogue.add import add_model
-from relax_core.models.catalogue.entries import is_model
+from relax_core.catalogue import add
+from relax_core.catalogue.add import add_model
+from relax_core.catalogue.entries import is_model
 from relax_core.testing.catalogue import tiny_gguf, wheel_with
 
 

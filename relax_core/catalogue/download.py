@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from relax_core.api.errors import RelaxError
-from relax_core.models.catalogue.entries import CatalogueModel
+from relax_core.catalogue.entries import CatalogueModel
 
 LONGEST_DOWNLOAD = 3600.0
 """Seconds; some 100 MB over a slow line."""

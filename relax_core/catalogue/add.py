@@ -5,9 +5,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from relax_core.api.errors import ConfigError, PluginError, RelaxError
+from relax_core.catalogue.download import download
+from relax_core.catalogue.entries import CatalogueModel, is_model
 from relax_core.checkpoint.files import synchronise
-from relax_core.models.catalogue.download import download
-from relax_core.models.catalogue.entries import CatalogueModel, is_model
 
 
 def add_model(model: CatalogueModel, folder: Path) -> None:
@@ -41,7 +41,7 @@ def _make(model: CatalogueModel, beside: Path) -> Path:
     # Only now: these import torch and transformers.
     from transformers.utils import logging as transformers_logging
 
-    from relax_core.models.catalogue.convert import convert_gguf
+    from relax_core.catalogue.convert import convert_gguf
 
     transformers_logging.disable_progress_bar()
     made = beside / "model"
