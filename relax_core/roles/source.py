@@ -35,16 +35,24 @@ class Source:
         ledger: Every task handed out is recorded as issued.
         admission: How many groups may be under way.
         epochs: Passes over the dataset; ``None`` is without end.
+        needed: Groups to be trained on in all; no task is issued that would be one too many. ``None``: no limit.
     """
 
     def __init__(
-        self, dataset: Dataset, seed: int, ledger: Ledger, admission: Admission, epochs: int | None = None
+        self,
+        dataset: Dataset,
+        seed: int,
+        ledger: Ledger,
+        admission: Admission,
+        epochs: int | None = None,
+        needed: int | None = None,
     ) -> None:
         self._dataset = dataset
         self._seed = seed
         self._ledger = ledger
         self._admission = admission
         self._epochs = epochs
+        self._needed = needed
         self._issued = 0
         self._open: dict[int, IssuedTask] = {}
         self._order: tuple[int, IntArray] | None = None
@@ -63,6 +71,9 @@ class Source:
         """All tasks that may start now, issued; without waiting, since nothing changes while a caller waits here."""
         stages = self._stages()
         room = self._admission.room(stages["issued"], stages["generated"])
+        if self._needed is not None:
+            counts = self._ledger.counts()
+            room = min(room, self._needed - counts["trained"] - counts["pending"])
         tasks: list[IssuedTask] = []
         while len(tasks) < room and not self.exhausted:
             tasks.append(self._issue())

@@ -19,6 +19,13 @@ from relax_core.models.prompts import PromptCodec
 from relax_core.roles.scoring import NamedReward, Scorer
 
 
+MODEL = "model"
+"""Folder of a policy that was made for the run."""
+
+WARM_START = "warm_start"
+"""Folder of the policy that a warm-up made."""
+
+
 @dataclass(frozen=True)
 class Builder:
     """Builds components with the context of one run.
@@ -42,7 +49,13 @@ class Builder:
         if model.folder is not None:
             return model.folder
         assert model.init is not None
-        return initialise_model(self.context.directory / "model", model.init, model.tokenizer, self.context.seed)
+        return initialise_model(self.context.directory / MODEL, model.init, model.tokenizer, self.context.seed)
+
+    def first_policy(self) -> Path:
+        """The folder that the main stage of a run began with, which stays when checkpoints are removed."""
+        if self.config.warmup_algorithm is not None:
+            return self.context.directory / WARM_START
+        return self.config.run.model.folder or self.context.directory / MODEL
 
     def trainer(self, selected: Selected, path: Path, total_updates: int) -> Trainer:
         """A started trainer; its schedule ends with the stage unless the configuration says otherwise."""

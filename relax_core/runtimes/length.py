@@ -1,6 +1,6 @@
 """How many updates a run makes, and what happens in between."""
 
-from relax_core.config.run import RunSections
+from relax_core.config.run import BatchConfig, RunSections
 
 
 def main_updates(run: RunSections, tasks: int) -> int:
@@ -10,6 +10,11 @@ def main_updates(run: RunSections, tasks: int) -> int:
     assert run.epochs is not None
     batches = -(-tasks * run.epochs // run.batch.tasks)
     return batches * run.batch.updates_per_batch * run.batch.epochs_per_batch
+
+
+def groups_needed(updates: int, batch: BatchConfig) -> int:
+    """Groups that so many updates train on."""
+    return updates // (batch.updates_per_batch * batch.epochs_per_batch) * batch.tasks
 
 
 def crossed(every: int, before: int, now: int) -> bool:

@@ -14,7 +14,7 @@ from relax_core.config.load import RunConfig
 from relax_core.roles.rollout import Rollout
 from relax_core.runtimes.length import crossed
 from relax_core.runtimes.record import StageFacts
-from relax_core.runtimes.run import WARM_START, Run
+from relax_core.runtimes.run import Run
 from relax_core.runtimes.session import open_session
 from relax_core.runtimes.stage import Stage
 
@@ -54,9 +54,17 @@ class LocalRun(Run):
         trainer = self.builder.trainer(config.trainer, path, self.updates)
         reference = None
         if self.plan.role("reference") is not None:
-            reference = self.builder.trainer(config.trainer, self._reference_path(path), self.updates)
+            reference = self.builder.trainer(config.trainer, path, self.updates)
         stage = self._stage(
-            "main", self.plan, config.run.batch, self.dataset, config.algorithm, trainer, config.run.epochs, reference
+            "main",
+            self.plan,
+            config.run.batch,
+            self.dataset,
+            config.algorithm,
+            trainer,
+            self.updates,
+            config.run.epochs,
+            reference,
         )
         if self.checkpoint is None:
             self.stage = stage
@@ -75,13 +83,6 @@ class LocalRun(Run):
         trainer.close()
         if reference is not None:
             reference.close()
-
-    def _reference_path(self, path: Path) -> Path:
-        """The policy the main stage began with, also after a resume."""
-        warm = self.directory.path / WARM_START
-        if self.checkpoint is None or warm.exists():
-            return path if self.checkpoint is None else warm
-        return self.config.run.model.folder or self.directory.path / "model"
 
     async def _continue(self, stage: Stage, trainer: Trainer, checkpoint: Checkpoint) -> None:
         """Restores a checkpoint; its weights are published as a new version, since versions never repeat."""

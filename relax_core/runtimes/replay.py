@@ -28,7 +28,6 @@ from relax_core.roles.objective import Objective
 from relax_core.runtimes.components import Builder
 from relax_core.runtimes.device import resolve_device
 from relax_core.runtimes.length import main_updates
-from relax_core.runtimes.run import WARM_START
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class _Learner:
         assert actor is not None
         self._reads = actor.reads - FOR_PEOPLE
         tasks = len(builder.dataset(config.dataset)) if run.updates is None else 0
-        path = checkpoint.policy if checkpoint else _initial_policy(config, directory)
+        path = checkpoint.policy if checkpoint else builder.first_policy()
         self._trainer = builder.trainer(config.trainer, path, main_updates(run, tasks))
         if checkpoint is not None:
             self._trainer.load(checkpoint.policy)
@@ -139,13 +138,6 @@ class _Learner:
 def _rows(update: UpdatePlan) -> IntArray:
     """Positions of the rows that an update uses, in the order of its micro-batches."""
     return np.concatenate([np.empty(0, np.int64), *(rows for rank in update.ranks for rows in rank)])
-
-
-def _initial_policy(config: RunConfig, directory: RunDirectory) -> Path:
-    """The folder the main stage began with."""
-    if config.warmup_algorithm is not None:
-        return directory.path / WARM_START
-    return config.run.model.path or directory.path / "model"
 
 
 def _numbers(batches: BatchStore, after: int, update: int, run: RunSections) -> Sequence[int]:

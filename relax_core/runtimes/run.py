@@ -34,10 +34,10 @@ from relax_core.metrics.clock import CpuClock, peak_memory_mb
 from relax_core.metrics.hub import MetricHub
 from relax_core.rewards.processes import describe
 from relax_core.roles.evaluator import Evaluator
-from relax_core.runtimes.components import Builder, sampling_parameters
+from relax_core.runtimes.components import WARM_START, Builder, sampling_parameters
 from relax_core.runtimes.device import resolve_device
 from relax_core.runtimes.interrupt import Interrupt
-from relax_core.runtimes.length import main_updates
+from relax_core.runtimes.length import groups_needed, main_updates
 from relax_core.runtimes.loops import Loops
 from relax_core.runtimes.record import RunRecord, StageFacts
 from relax_core.runtimes.session import Session
@@ -47,9 +47,6 @@ from relax_core.runtimes.watch import Watch
 
 OVERLAP_SECONDS = 2.0
 """Longest search for the held-out tasks of a set in the training data."""
-
-WARM_START = "warm_start"
-"""Folder of the policy that a warm-up made."""
 
 MIB = 2**20
 
@@ -118,7 +115,7 @@ class Run(ABC):
             torch.set_num_threads(self.config.run.threads)
         status = "failed"
         try:
-            path = self.checkpoint.policy if self.checkpoint else self.builder.initial_model()
+            path = self.builder.first_policy() if self.checkpoint else self.builder.initial_model()
             await self._stages(path)
             self._require_learning()
             status = "completed"
@@ -166,7 +163,7 @@ class Run(ABC):
         dataset = self.builder.dataset(config.warmup_dataset, batch.tasks)
         updates = config.run.warmup.updates
         trainer = self.builder.trainer(config.warmup_trainer, path, updates)
-        stage = self._stage("warmup", plan, batch, dataset, config.warmup_algorithm, trainer)
+        stage = self._stage("warmup", plan, batch, dataset, config.warmup_algorithm, trainer, updates)
         if await self._work(stage, updates):
             raise KeyboardInterrupt
         self.record.warmup = {"updates": stage.actor.updates, **stage.parts.ledger.counts()}
@@ -184,6 +181,7 @@ class Run(ABC):
         dataset: Dataset,
         algorithm: Selected,
         trainer: Trainer,
+        updates: int,
         epochs: int | None = None,
         reference: Trainer | None = None,
     ) -> Stage:
@@ -203,6 +201,7 @@ class Run(ABC):
             rollout=run.rollout,
             seed=context.seed,
             epochs=epochs,
+            needed=None if epochs else groups_needed(updates, batch),
             staleness=Staleness(run.max_staleness, run.on_stale, session.publisher.republished),
             max_prompt_tokens=run.prompt.max_tokens,
             generation_timeout=run.timeouts.generation,

@@ -57,6 +57,7 @@ class StageParts:
     rollout: RolloutConfig
     seed: int
     epochs: int | None
+    needed: int | None
     staleness: Staleness
     max_prompt_tokens: int | None
     generation_timeout: float
@@ -80,7 +81,7 @@ class Stage:
     def __init__(self, parts: StageParts) -> None:
         self.parts = parts
         admission = Admission(parts.batch.tasks, parts.staleness.bound, parts.rollout.surplus)
-        self.source = Source(parts.dataset, parts.seed, parts.ledger, admission, parts.epochs)
+        self.source = Source(parts.dataset, parts.seed, parts.ledger, admission, parts.epochs, parts.needed)
         self.rollout: Rollout | None = None
         self._temperature = 1.0 if parts.plan.requirements.supervised else parts.sampling.temperature
         self._recorder = None
@@ -151,12 +152,12 @@ class Stage:
         return self._forward("reference", core.REF_LOGPROBS, self._ranks(self.parts.reference), lambda: 0)
 
     def _actor_forward(self) -> Role:
-        return self._forward("actor_fwd", core.OLD_LOGPROBS, self.ranks, self.parts.version, "actor")
+        return self._forward("actor_fwd", core.OLD_LOGPROBS, self.ranks, self.parts.version, True)
 
     def _forward(
-        self, name: str, column: ColumnSpec, ranks: Ranks, version: Callable[[], int], ahead_of: str | None = None
+        self, name: str, column: ColumnSpec, ranks: Ranks, version: Callable[[], int], next_batch_only: bool = False
     ) -> Role:
-        return ForwardRole(name, column, ranks, version, self.parts.transport, self.parts.batch, ahead_of)
+        return ForwardRole(name, column, ranks, version, self.parts.transport, self.parts.batch, next_batch_only)
 
     def _ranks(self, trainer: Trainer, recorder: BatchRecorder | None = None) -> Ranks:
         parts = self.parts

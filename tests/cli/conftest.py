@@ -1,9 +1,12 @@
 """The command line in this process, in an empty folder with a tiny model, some tasks and a reward."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +15,8 @@ import pytest
 
 from relax_core.cli import exits
 from relax_core.cli.main import app
+
+DEADLINE = 60.0
 
 REWARD = "def score(prompt, response, label):\n    {body}\n"
 
@@ -84,3 +89,38 @@ def train(relax: Relax) -> Relax:
         return relax("train", *given, *arguments)
 
     return start
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    """Whole lines of a file of JSON lines, as far as it is written."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+Started = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def started(folder: Path) -> Iterator[Started]:
+    """Starts ``relax`` in a session of its own, as a shell starts a job; whatever is left is killed at the end."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> "subprocess.Popen[str]":
+        program = Path(sys.executable).with_name("relax")
+        process = subprocess.Popen(
+            [program, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "NO_COLOR": "1"},
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,9 +15,7 @@ from install_plugins import algorithm, importable, install_source
 
 from relax_core.dataflow.ledger import verify
 from relax_core.registry import registry
-from tests.cli.conftest import Relax, write_reward
-
-DEADLINE = 60.0
+from tests.cli.conftest import DEADLINE, Relax, Started, lines, write_reward
 
 CONFIG = """
 updates: 4
@@ -51,13 +48,6 @@ def relax_sinks():
 """
 
 
-def lines(path: Path) -> list[dict[str, object]]:
-    """Whole lines of a file of JSON lines, as far as it is written."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-
-
 def updates(run: Path) -> dict[int, dict[str, object]]:
     """What the updates measured, apart from time."""
     return {
@@ -65,34 +55,6 @@ def updates(run: Path) -> dict[int, dict[str, object]]:
         for line in lines(run / "metrics.jsonl")
         if line["stream"] == "train"
     }
-
-
-Started = Callable[..., "subprocess.Popen[str]"]
-
-
-@pytest.fixture
-def started(folder: Path) -> Iterator[Started]:
-    """Starts ``relax`` in a session of its own, as a shell starts a job; whatever is left is killed at the end."""
-    processes: list[subprocess.Popen[str]] = []
-
-    def start(*arguments: str) -> "subprocess.Popen[str]":
-        program = Path(sys.executable).with_name("relax")
-        process = subprocess.Popen(
-            [program, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, "NO_COLOR": "1"},
-        )
-        processes.append(process)
-        return process
-
-    yield start
-    for process in processes:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
 
 
 def wait_for(condition: Callable[[], object], process: "subprocess.Popen[str]") -> None:
