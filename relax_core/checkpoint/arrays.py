@@ -1,7 +1,10 @@
 """Nested plain values with arrays among them, as one file without pickle."""
 
 import json
-from collections.abc import Mapping
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +14,42 @@ ARRAY = "__array__"
 TREE = "tree"
 
 
-def write_arrays(path: Path, value: Mapping[str, Any]) -> None:
+def write_arrays(path: Path, value: Mapping[str, Any], compressed: bool = False) -> None:
     """Writes mappings and lists of JSON values and arrays; ``TypeError`` for anything else."""
     arrays: list[np.ndarray] = []
     tree = np.frombuffer(json.dumps(_taken_out(value, arrays)).encode(), np.uint8)
     named = {str(number): array for number, array in enumerate(arrays)}
+    save = np.savez_compressed if compressed else np.savez
     with path.open("wb") as file:
-        np.savez(file, allow_pickle=False, **{TREE: tree}, **named)
+        save(file, allow_pickle=False, **{TREE: tree}, **named)
 
 
 def read_arrays(path: Path) -> Mapping[str, Any]:
-    """What :func:`write_arrays` wrote; ``ValueError`` or ``OSError`` for a damaged file."""
-    with np.load(path, allow_pickle=False) as file:
+    """What :func:`write_arrays` wrote.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: The file is damaged.
+    """
+    with _opened(path) as file:
         value: Mapping[str, Any] = _put_back(json.loads(file[TREE].tobytes()), file)
     return value
+
+
+def read_tree(path: Path) -> Mapping[str, Any]:
+    """As :func:`read_arrays`, but no array is read: where one was, there is something else."""
+    with _opened(path) as file:
+        tree: Mapping[str, Any] = json.loads(file[TREE].tobytes())
+    return tree
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            yield file
+    except (EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 def _taken_out(value: Any, arrays: list[np.ndarray]) -> Any:

@@ -135,7 +135,7 @@ def test_a_record_of_another_format_is_refused(store: BatchStore, monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr("relax_core.checkpoint.batches.FORMAT", 2)
         store.write(small(0))
-    with pytest.raises(RelaxError, match="format 2, but this version of Relax reads 1"):
+    with pytest.raises(RelaxError, match=r"has format 2; this version of Relax reads 1"):
         store.load(0)
 
 
