@@ -17,7 +17,7 @@ def refusal(document: dict[str, Any], *overrides: str) -> str:
 @pytest.mark.parametrize(
     ("overrides", "line"),
     [
-        (["model.path=null"], "model: give one of `path`, a folder in Hugging Face format, `name`, of the catalogue, or "),
+        (["model.path=null"], "model: give one of `path`, a folder in Hugging Face format, `name`, "),
         (["model.init={model_type: qwen3}"], "model: give one of `path`"),
         (["model.tokenizer=qwen"], "model.tokenizer: qwen would be ignored: with `model.path` it is in that folder"),
         (["updates=null"], "updates: missing: give `updates` (optimizer steps) or `epochs` (passes over the dataset)"),
