@@ -8,7 +8,7 @@ import typer
 
 File = Annotated[Path | None, typer.Argument(help="YAML file of the run.", show_default=False)]
 Set = Annotated[list[str] | None, typer.Option("--set", help="key.sub=value, over the file.", metavar="KEY=VALUE")]
-Model = Annotated[Path | None, typer.Option(help="Folder of the model, for a run without a file.")]
+Model = Annotated[Path | None, typer.Option(help="Folder or catalogue name of the model, for a run without a file.")]
 Data = Annotated[Path | None, typer.Option(help="Tasks as JSON lines or Parquet, for a run without a file.")]
 Reward = Annotated[str | None, typer.Option(help="my.py:function or a reward's name, for a run without a file.")]
 

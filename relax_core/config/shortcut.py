@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from relax_core.api.errors import ConfigError
+from relax_core.catalogue.entries import CATALOGUE
 from relax_core.config.suggest import path_suggestion
 
 
@@ -14,7 +15,7 @@ def shortcut(model: Path, data: Path, reward: str) -> dict[str, Any]:
     too, gives several updates. Everything else is as in a file that says nothing about it; ``--set`` changes it.
 
     Args:
-        model: Folder in Hugging Face format.
+        model: Folder in Hugging Face format; or the name of a model of the catalogue, where no folder is called so.
         data: Tasks: a Parquet file if its name ends so, or else one JSON object per line.
         reward: ``path/to/file.py:function``, or the name of a reward.
 
@@ -29,7 +30,7 @@ def shortcut(model: Path, data: Path, reward: str) -> dict[str, Any]:
             _require_file("--reward", place)
         selected = {"name": "python", "function": reward}
     return {
-        "model": {"path": str(model)},
+        "model": {"name": str(model)} if str(model) in CATALOGUE and not model.exists() else {"path": str(model)},
         "dataset": {"name": "parquet" if data.suffix == ".parquet" else "jsonl", "path": str(data)},
         "reward": selected,
         "epochs": 1,

@@ -25,6 +25,13 @@ def test_three_options_make_a_run(model_folder: Path, data: Path) -> None:
     assert [(reward.name, reward.resolved()["function"]) for reward in config.rewards] == [("python", f"{code}:score")]
 
 
+def test_a_model_of_the_catalogue_may_be_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(data.parent)
+    assert shortcut(Path("smollm2"), data, "exact")["model"] == {"name": "smollm2"}
+    Path("smollm2").mkdir()
+    assert shortcut(Path("smollm2"), data, "exact")["model"] == {"path": "smollm2"}
+
+
 @pytest.mark.parametrize(("reward", "name"), [("exact", "exact"), ("relax-core/exact", "relax-core/exact")])
 def test_a_reward_may_be_named(model_folder: Path, data: Path, reward: str, name: str) -> None:
     assert load_run(None, base=shortcut(model_folder, data, reward)).rewards[0].name == name
