@@ -22,7 +22,7 @@ from relax_core.api.errors import ConfigError, DeadlineExceeded, PluginError, Pr
 from relax_core.api.weights import Manifest
 from relax_core.component import Component
 from relax_core.config.selection import Selected
-from relax_core.engines.process import engine as module
+from relax_core.engines.process import child_process
 from relax_core.engines.process.engine import ProcessEngine
 from relax_core.engines.torch.config import TorchEngineConfig
 from relax_core.testing.engine import EngineContract, EngineFactory
@@ -225,7 +225,7 @@ async def test_an_interrupt_is_for_the_parent(engine: ProcessEngine) -> None:
 async def test_a_process_that_does_not_leave_is_ended(
     scripted: Callable[..., ProcessEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr(child_process, "CLOSE_SECONDS", 0.2)
     engine = scripted()
     await engine.start()
     (child,) = children()
