@@ -38,6 +38,7 @@ def imported(code: str, *arguments: str) -> set[str]:
         ["--help"],
         ["--version"],
         ["train", "--help"],
+        ["models", "list"],
         ["plugins", "list"],
         ["plugins", "show", "relax-core"],
         ["config", "check", str(EXAMPLE)],
