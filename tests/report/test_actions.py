@@ -72,7 +72,7 @@ def test_a_span_and_a_token_tell_their_facts(acting: Acting) -> None:
     token = 'const token = document.querySelector("[aria-label=response] [data-index=\\"3\\"]");'
     shown = acting(f'{token} token.dispatchEvent(pointer("pointermove"));', "batch=1")
     assert [line.text for line in shown.find("div", within="hint")] == [
-        'token 3: "2", id 17',
+        'token 3: "2", id 50',
         "rollout log-probability: -0.53",
         "trainer log-probability: -0.655",
         "advantages: 1",

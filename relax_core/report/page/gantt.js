@@ -128,9 +128,8 @@ function hinted(node, lines) {
 }
 
 function factsOf({ role, name, start, end, update, facts }) {
-  const told = Object.entries(facts).map(
-    ([key, value]) => `${key}: ${typeof value === "number" ? readable(value) : value}`,
-  );
+  const text = (value) => (typeof value === "number" && !Number.isInteger(value) ? readable(value) : String(value));
+  const told = Object.entries(facts).map(([key, value]) => `${key}: ${text(value)}`);
   return [
     `${role}: ${name}`,
     `${readable(end - start)} s, from ${readable(start)} s of the run`,

@@ -7,6 +7,18 @@ const placeOfUpdate = () =>
     data.timeline.steps.findLastIndex(([update]) => update <= state.update),
   );
 
+/** The chosen update and those after it, up to a pause of the run, or to updates that are not in this file. */
+function shownUpdates() {
+  const [first, ...others] = data.timeline.steps.slice(placeOfUpdate()).slice(0, state.window);
+  const shown = first ? [first] : [];
+  for (const step of others) {
+    const end = shown.at(-1)[2];
+    if (step[1] - end > end - first[1]) break;
+    shown.push(step);
+  }
+  return shown;
+}
+
 function drawTimeline() {
   const { spans, steps, total, total_steps } = data.timeline;
   byId("timeline-content").hidden = !spans.length;
@@ -24,7 +36,7 @@ function drawTimeline() {
   byId("next").addEventListener("click", () => move(1));
   bind("update", Number);
   bind("window", Number);
-  watch(["update", "window"], () => drawGantt(steps.slice(placeOfUpdate()).slice(0, state.window)));
+  watch(["update", "window"], () => drawGantt(shownUpdates()));
   drawOverlap();
 }
 
