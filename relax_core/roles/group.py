@@ -65,15 +65,22 @@ class GroupGeneration:
             DeadlineExceeded: It took longer than ``timeout`` seconds.
             RelaxError: What the engine raises.
         """
+        trajectories = [asyncio.create_task(self._continue(sample, engine, sampling)) for sample in self._open()]
         try:
             async with asyncio.timeout(timeout):
-                await asyncio.gather(*(self._continue(sample, engine, sampling) for sample in self._open()))
+                await asyncio.gather(*trajectories)
         except TimeoutError as error:
             raise DeadlineExceeded(
                 f"timeouts.generation: task {self.issued.task.index} was not generated in {timeout:g} s"
             ) from error
+        finally:
+            for trajectory in trajectories:
+                trajectory.cancel()
+            await asyncio.gather(*trajectories, return_exceptions=True)
 
     async def _continue(self, sample: int, engine: Engine, sampling: SamplingParameters) -> None:
+        if self.stopping:
+            return  # stopped before the engine has heard of this trajectory
         before = self.parts[sample]
         done: tuple[int, ...] = () if before is None else before.token_ids
         generation = await engine.generate(

@@ -72,7 +72,7 @@ class Rollout(Role):
         self._settings = settings
         self._running: dict[asyncio.Task[None], GroupGeneration] = {}
         self._parked: list[GroupGeneration] = []
-        self._restored: Mapping[str, Any] = {}
+        self._restored: dict[str, Any] = {}
         self._started = self._finished = False
         self._busy_since, self._seconds = 0.0, 0.0
         self.generated_tokens = 0
@@ -101,7 +101,7 @@ class Rollout(Role):
             worked |= await self._stop_surplus()
         else:
             worked |= self._start()
-        if not self._running and not self._parked and self._source.exhausted:
+        if self._started and not self._running and not self._parked and self._source.exhausted:
             self._transport.finish()
             self._finished = worked = True
         if worked:
@@ -114,10 +114,13 @@ class Rollout(Role):
             await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
 
     async def close(self) -> None:
-        """Gives up all groups that run."""
+        """Gives up all groups that run; :meth:`state` still tells what they have."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
+        self._seconds = self.seconds
+        self._parked += self._running.values()
+        self._running.clear()
 
     def _start(self) -> bool:
         """Runs what is parked, what somebody before did not finish, and what the source issues."""
@@ -142,7 +145,7 @@ class Rollout(Role):
             for sample in range(self._samples_per_task)
         )
         group = GroupGeneration(issued, prompt, seeds)
-        state = self._restored.get(str(issued.group))
+        state = self._restored.pop(str(issued.group), None)
         if state is not None:
             group.restore(state)
         self._run(group)
@@ -214,7 +217,8 @@ class Rollout(Role):
     def state(self) -> dict[str, Any]:
         """What unfinished groups have, as JSON values: by group, those that have anything."""
         groups = [*self._parked, *self._running.values()]
-        return {str(group.issued.group): group.state() for group in groups if group.generations}
+        begun = {str(group.issued.group): group.state() for group in groups if group.generations}
+        return {**self._restored, **begun}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Unfinished groups go on from what they had when the state was taken."""
