@@ -25,8 +25,8 @@ class ForwardRole(Role):
         version: The weight version the model has now.
         transport: Rows in and out.
         batch: Sizes.
-        ahead_of: The role that trains on what this one computes, where that must be of the weights at the start of a
-            batch: no group is then computed that is not in the next one.
+        next_batch_only: Whether the column must be of the weights at the start of a group's batch: no group is then
+            computed that is not in the next one.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ForwardRole(Role):
         version: Callable[[], int],
         transport: Transport,
         batch: BatchConfig,
-        ahead_of: str | None = None,
+        next_batch_only: bool = False,
     ) -> None:
         self.name = name
         self._column = column
@@ -45,13 +45,11 @@ class ForwardRole(Role):
         self._version = version
         self._transport = transport
         self._batch = batch
-        self._ahead_of = ahead_of
+        self._next_batch_only = next_batch_only
 
     async def step(self) -> Progress:
         """Handles up to a batch of groups."""
-        most = self._batch.tasks
-        if self._ahead_of is not None:
-            most -= self._transport.depth()[f"ready/{self._ahead_of}"]
+        most = self._batch.tasks - (self._waiting() if self._next_batch_only else 0)
         if most < 1:
             return Progress.IDLE
         try:
@@ -77,6 +75,11 @@ class ForwardRole(Role):
         self._write_blank(lease.table.select(plan.left_out), repeat=lease.attempt > 1)
         self._transport.ack(lease)
         return Progress.WORKED
+
+    def _waiting(self) -> int:
+        """Groups with this role's column that are not trained: the transport forgets those that are, or are dropped."""
+        depth = self._transport.depth()
+        return depth["groups"] - depth[f"ready/{self.name}"]
 
     def _write_blank(self, table: Table, repeat: bool) -> None:
         """Rows without a trainable token do not go through a model; their column is zero like every untrained place."""

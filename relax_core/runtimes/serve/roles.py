@@ -138,5 +138,5 @@ def _actor(around: Surroundings) -> list[Role]:
     actor.restore(batches.counters)
     if assignment.plan.role("actor_fwd") is None:
         return [actor]
-    forward = ForwardRole("actor_fwd", core.OLD_LOGPROBS, ranks, version, around.transport, run.batch, "actor")
+    forward = ForwardRole("actor_fwd", core.OLD_LOGPROBS, ranks, version, around.transport, run.batch, True)
     return [forward, actor]
