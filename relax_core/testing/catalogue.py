@@ -15,6 +15,7 @@ from relax_core.models.byte_tokenizer import CHAT_TEMPLATE, byte_characters
 
 TOKENS = [*byte_characters(), "<|im_end|>", "ab"]
 END = TOKENS.index("<|im_end|>")
+ROTARY_BASE = 5000.0
 QUANTISED = gguf.GGMLQuantizationType.Q4_1
 CONFIG = LlamaConfig(
     vocab_size=len(TOKENS),
@@ -24,7 +25,7 @@ CONFIG = LlamaConfig(
     num_attention_heads=4,
     num_key_value_heads=2,
     max_position_embeddings=256,
-    rope_theta=10000.0,
+    rope_parameters={"rope_type": "default", "rope_theta": ROTARY_BASE},
     rms_norm_eps=1e-5,
     tie_word_embeddings=True,
     eos_token_id=END,
@@ -101,7 +102,7 @@ def _describe(writer: Any) -> None:
     writer.add_head_count(CONFIG.num_attention_heads)
     writer.add_head_count_kv(CONFIG.num_key_value_heads)
     writer.add_layer_norm_rms_eps(CONFIG.rms_norm_eps)
-    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_freq_base(ROTARY_BASE)
     writer.add_vocab_size(CONFIG.vocab_size)
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(TOKENS)

@@ -12,7 +12,7 @@ pytest.importorskip("accelerate", reason="the extra `models` is not installed")
 
 from relax_core.api.errors import RelaxError
 from relax_core.catalogue.convert import convert_gguf
-from relax_core.testing.catalogue import END, TOKENS, tiny_gguf
+from relax_core.testing.catalogue import END, ROTARY_BASE, TOKENS, tiny_gguf
 
 
 def test_weights_configuration_and_answers_are_those_of_the_model(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_weights_configuration_and_answers_are_those_of_the_model(tmp_path: Path
     assert AutoConfig.from_pretrained(tmp_path / "model").dtype == torch.bfloat16
     for key in ("num_key_value_heads", "rms_norm_eps", "max_position_embeddings", "tie_word_embeddings"):
         assert getattr(converted.config, key) == pytest.approx(getattr(original.config, key)), key
-    assert converted.config.rope_parameters["rope_theta"] == 10000.0
+    assert converted.config.rope_parameters["rope_theta"] == ROTARY_BASE
     assert converted.generation_config.eos_token_id == END
     assert "quantization_config" not in json.loads((tmp_path / "model" / "config.json").read_text())
 
