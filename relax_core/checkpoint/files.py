@@ -18,6 +18,8 @@ class JsonLines:
     def __init__(self, path: Path) -> None:
         self._file = path.open("a+b")
         _cut_torn_line(path)
+        self.continued = path.stat().st_size > 0
+        """Whether there were lines when the file was opened."""
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Adds one line.

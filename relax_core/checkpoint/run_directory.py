@@ -17,6 +17,7 @@ from relax_core.api.errors import ConfigError
 from relax_core.checkpoint.files import JsonLines, write_atomically
 from relax_core.config.document import dump_yaml
 from relax_core.config.run import RUN_NAME
+from relax_core.dataflow.ledger import Ledger
 from relax_core.suggestions import did_you_mean
 
 SAFE_NAME = re.compile(RUN_NAME)
@@ -26,6 +27,7 @@ SEED = "seed"
 LEDGER = "ledger"
 TIMELINE = "timeline"
 LOCK = "lock"
+SUMMARY = "summary.json"
 
 
 class RunDirectory:
@@ -99,6 +101,12 @@ class RunDirectory:
         """Whether a stage of the run has begun: there is something to keep."""
         return any(self.path.glob(f"*{LEDGER}.jsonl"))
 
+    @property
+    def completed(self) -> bool:
+        """Whether the run has come to its end once."""
+        summary = self.path / SUMMARY
+        return summary.exists() and json.loads(summary.read_text(encoding="utf-8"))["status"] == "completed"
+
     def discard(self) -> None:
         """Removes the folder of a run that never started."""
         shutil.rmtree(self.path)
@@ -117,9 +125,17 @@ class RunDirectory:
         """An append-only file ``<name>.jsonl``, for example the task ledger; a resumed run goes on in it."""
         return JsonLines(self.path / f"{name}.jsonl")
 
+    def ledger(self, name: str = LEDGER, anew: bool = True) -> Ledger:
+        """The task ledger of a stage. Events of an earlier sitting become void if the stage begins ``anew``."""
+        file = self.append_jsonl(name)
+        ledger = Ledger(file.append)
+        if anew and file.continued:
+            ledger.restore(ledger.state())
+        return ledger
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes ``summary.json`` at once and whole; ``ValueError`` for a number that is not finite."""
-        write_atomically(self.path / "summary.json", json.dumps(summary, indent=1, allow_nan=False))
+        write_atomically(self.path / SUMMARY, json.dumps(summary, indent=1, allow_nan=False))
 
 
 def default_run_name(runs_dir: Path, config_file: Path) -> str:

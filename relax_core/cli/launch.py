@@ -82,7 +82,7 @@ def _run(config: RunConfig, run: RunDirectory, checkpoint: Checkpoint | None, ru
 
 def _way_on(config: RunConfig, run: RunDirectory, runtime: str) -> str:
     """How an interrupted run goes on, if it can."""
-    if CheckpointStore(run.checkpoints, config.run.checkpoint.keep).latest() is None:
+    if not run.started:
         return ""
     elsewhere = "" if run.path.parent == RUNS else f" --runs-dir {run.path.parent}"
     other = "" if runtime == RUNTIMES[0] else f" --runtime {runtime}"
@@ -133,8 +133,8 @@ def refuse_redactions(config: RunConfig, command: str) -> None:
 
 def _resumed(
     file: Path | None, overrides: Sequence[str], name: str, runtime: str
-) -> tuple[RunConfig, RunDirectory, Checkpoint]:
-    """The run's stored configuration, or the file's, with overrides, and its newest whole checkpoint."""
+) -> tuple[RunConfig, RunDirectory, Checkpoint | None]:
+    """The run's stored configuration, or the file's, with overrides, and its newest whole checkpoint, if any."""
     settings = [*overrides, f"name={json.dumps(name)}"]
     is_stored = file is None
     if file is None:
@@ -148,6 +148,8 @@ def _resumed(
     stored = RunDirectory.find(runs_dir, name)
     checkpoint = CheckpointStore(stored.checkpoints, config.run.checkpoint.keep).latest()
     if checkpoint is None:
-        raise ConfigError(f"--resume: run {str(stored.path)!r} has no complete checkpoint to continue from")
+        if stored.completed or any(stored.checkpoints.glob("update-*")):
+            raise ConfigError(f"--resume: run {str(stored.path)!r} has no complete checkpoint to continue from")
+        print(f"relax: run {str(stored.path)!r} has no checkpoint yet: it begins anew", file=sys.stderr)
     run = RunDirectory.create(runs_dir, name, redacted(config.resolved()), config.run.seed, resume=True)
     return config, run, checkpoint

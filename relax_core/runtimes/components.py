@@ -18,7 +18,6 @@ from relax_core.models.loading import loading
 from relax_core.models.prompts import PromptCodec
 from relax_core.roles.scoring import NamedReward, Scorer
 
-
 MODEL = "model"
 """Folder of a policy that was made for the run."""
 

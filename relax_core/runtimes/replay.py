@@ -5,7 +5,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from pathlib import Path
 
 import numpy as np
 import torch

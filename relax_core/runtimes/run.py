@@ -25,7 +25,6 @@ from relax_core.checkpoint.store import Checkpoint, CheckpointStore
 from relax_core.config.load import RunConfig, Selected
 from relax_core.config.redact import redacted
 from relax_core.config.run import BatchConfig
-from relax_core.dataflow.ledger import Ledger
 from relax_core.dataflow.plan import Plan, derive_plan, warmup_batch
 from relax_core.dataflow.seeds import derive_seed
 from relax_core.dataflow.staleness import Staleness
@@ -194,7 +193,9 @@ class Run(ABC):
             algorithm=algorithm.build(context),
             trainer=trainer,
             transport=self._transport(context),
-            ledger=Ledger(self.directory.append_jsonl(LEDGER if name == "main" else f"{name}_{LEDGER}").append),
+            ledger=self.directory.ledger(
+                LEDGER if name == "main" else f"{name}_{LEDGER}", anew=self.checkpoint is None
+            ),
             codec=session.codec,
             hub=self.hub,
             sampling=sampling_parameters(run.sampling),

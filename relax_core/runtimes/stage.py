@@ -230,7 +230,8 @@ class Stage:
             self.rollout.restore(state["rollout"])
         self.parts.staleness.republished[:] = state["republished"]
         if rows:
-            self.parts.transport.restore(rows)
+            # Whether the stream has ended is the source's to say: the run may have been given further epochs.
+            self.parts.transport.restore({**rows, "finished": False})
         generated = {group for group, stage in self.parts.ledger.pending.items() if stage == "generated"}
         held = self.parts.transport.depth()["groups"]
         if held != len(generated):

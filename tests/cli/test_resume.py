@@ -138,6 +138,23 @@ def test_only_a_run_with_a_checkpoint_can_be_resumed(relax: Relax) -> None:
     assert sorted(Path("runs/mine").rglob("*")) == before
 
 
+def test_a_run_that_has_no_checkpoint_yet_begins_anew(started: Started, relax: Relax) -> None:
+    Path("run.yaml").write_text(CONFIG.replace("every: 2", "every: 0"))
+    write_reward(
+        "import os, time\n    while os.path.exists('block'): time.sleep(0.05)\n    return len(response)", "my.py"
+    )
+    Path("block").touch()
+    process = started("train", "run.yaml", "--name", "early")
+    wait_for(lambda: lines(Path("runs/early/ledger.jsonl")), process)
+    process.kill()
+    process.wait(DEADLINE)
+    Path("block").unlink()
+    ended = relax("train", "--resume", "early")
+    assert ended.code == 0, ended.err
+    assert "has no checkpoint yet: it begins anew" in ended.err
+    assert verify(lines(Path("runs/early/ledger.jsonl")))["trained"] == 16
+
+
 def test_other_data_or_another_seed_cannot_continue_a_run(train: Relax, relax: Relax) -> None:
     assert train("--name", "mine").code == 0
     seed = relax("train", "--resume", "mine", "--set", "seed=1")

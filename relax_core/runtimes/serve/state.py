@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from relax_core.api.errors import RelaxError, TrainingError
-from relax_core.checkpoint.run_directory import LEDGER, RunDirectory
+from relax_core.checkpoint.run_directory import RunDirectory
 from relax_core.dataflow.ledger import Ledger
 from relax_core.dataflow.staleness import Admission
 from relax_core.roles.batches import BatchLog
@@ -283,7 +283,7 @@ class StateActor(RunState):
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
         run = assignment.config.run
-        ledger = Ledger(RunDirectory(assignment.directory).append_jsonl(LEDGER).append)
+        ledger = RunDirectory(assignment.directory).ledger()
         counted: list[tuple[str, int]] = []
         dataset = assignment.config.dataset.build(
             assignment.context(lambda name, amount: counted.append((name, amount)))
