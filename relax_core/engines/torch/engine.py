@@ -81,7 +81,7 @@ class TorchEngine(Engine):
             # also when the caller stopped waiting: then queue and batch must drop the trajectory
             trajectory.aborted = True
             del self._in_flight[request.key]
-            if not result.done() or result.cancelled():
+            if result.cancelled():
                 self._end_aborted()
         if ended_by_context(request, generation):
             self._context.count("engine/context_limit", 1)
