@@ -62,8 +62,9 @@ class Batch:
 
     def step(self) -> Step:
         """One token for every trajectory, but for those that were aborted before."""
-        ended = [Ended(each, StopReason.ABORT) for each in self.trajectories if each.aborted]
-        leaves = self._compute()
+        aborted = {each for each in self.trajectories if each.aborted}  # asked once: an abort may come at any moment
+        ended = [Ended(each, StopReason.ABORT) for each in aborted]
+        leaves = self._compute(aborted)
         self._entering, self._leaves = [], {}
         if not leaves:
             return Step(0, ended)
@@ -78,16 +79,16 @@ class Batch:
                 failed += isinstance(outcome, RelaxError)
         return Step(len(leaves) - failed, ended)
 
-    def _compute(self) -> dict[TorchTrajectory, int]:
-        """Extends the leaves by the tokens drawn last, and adds those of who enters; returns everyone's row."""
-        staying = {each: (leaf, each.token_ids[-1]) for each, leaf in self._leaves.items() if not each.aborted}
+    def _compute(self, aborted: set[TorchTrajectory]) -> dict[TorchTrajectory, int]:
+        """Extends the leaves by the tokens drawn last, and adds those of who enters; returns the row of all others."""
+        staying = {each: (leaf, each.token_ids[-1]) for each, leaf in self._leaves.items() if each not in aborted}
         children = list(dict.fromkeys(staying.values()))
         if children:
             rows = self._decoder.extend([leaf for leaf, _ in children], [token_id for _, token_id in children])
         else:
             rows, self._decoder = [], Decoder(self._model)
         by_child = dict(zip(children, rows, strict=True))
-        entering = {each: each.sequence for each in self._entering if not each.aborted}
+        entering = {each: each.sequence for each in self._entering if each not in aborted}
         sequences = list(dict.fromkeys(entering.values()))
         by_sequence = dict(zip(sequences, self._decoder.add(sequences), strict=True)) if sequences else {}
         return {

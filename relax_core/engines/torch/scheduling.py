@@ -47,9 +47,9 @@ class Queue:
     def take_aborted(self) -> list[TorchTrajectory]:
         """Those that were aborted while they waited."""
         with self._lock:
-            aborted = [each for each in self._waiting if each.aborted]
-            self._waiting = [each for each in self._waiting if not each.aborted]
-            return aborted
+            aborted = {each for each in self._waiting if each.aborted}
+            self._waiting = [each for each in self._waiting if each not in aborted]
+            return list(aborted)
 
     def _fitting(self, running: Sequence[TorchTrajectory]) -> int:
         longest = max((each.longest for each in running), default=0)
