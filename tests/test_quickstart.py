@@ -11,7 +11,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from relax_core.checkpoint.batches import BatchStore
 from relax_core.dataflow.ledger import verify
+from relax_core.dataflow.staleness import lags
 from relax_core.datasets.config import GeneratedDatasetConfig
 from relax_core.datasets.generated import GeneratedDataset
 
@@ -57,6 +59,22 @@ def test_it_learns_and_leaves_an_ordinary_model(tmp_path: Path, seed: int) -> No
     assert verify(ledger)["trained"] == summary["trained"]
     policy = tmp_path / "run" / "checkpoints" / "update-000100" / "policy"
     assert greedy_accuracy(policy) == pytest.approx(summary["eval_last"], abs=1 / len(GeneratedDataset(HELD_OUT, None)))
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_it_learns_from_tokens_that_were_generated_while_it_trained(tmp_path: Path, seed: int, staleness: int) -> None:
+    settings = (f"seed={seed}", "mode=fully_async", f"max_staleness={staleness}", "record.keep=100")
+    summary = train(tmp_path, "run", *settings)
+    assert summary["eval_last"] - summary["eval_first"] >= 0.2
+    assert summary["trained"] == summary["issued"] - summary["dropped"] == 3200
+    store = BatchStore(tmp_path / "run" / "batches", 100)
+    oldest = [int(lags(record.table, record.version).max()) for record in map(store.load, store.numbers())]
+    assert len(oldest) == 100
+    assert max(oldest) == summary["max_lag"] == staleness
+    metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    generated = sum(line["perf/tokens_during_update"] for line in metrics if line["stream"] == "train")
+    assert generated > 0 if staleness else generated == 0
 
 
 def test_it_learns_on_ray_serve(tmp_path: Path) -> None:
