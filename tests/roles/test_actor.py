@@ -1,34 +1,26 @@
 """The actor role on a real trainer and transport; only the version it has published is played."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from relax_algos.grpo import GRPO, GRPOConfig
 
 from relax_core.api.algorithm import Loss
 from relax_core.api.context import Context, ModelSource
 from relax_core.api.tokens import Tokens
 from relax_core.api.trainer import MicroBatch, Sums
-from relax_core.config.run import BatchConfig
 from relax_core.dataflow import columns as core
 from relax_core.dataflow.ledger import Ledger
-from relax_core.dataflow.plan import OldPolicy, Plan
+from relax_core.dataflow.plan import OldPolicy
 from relax_core.dataflow.staleness import Staleness
-from relax_core.roles.actor import Actor
 from relax_core.roles.advantages import Advantages
-from relax_core.roles.batches import BatchLog
 from relax_core.roles.forward import ForwardRole
-from relax_core.roles.objective import Objective
 from relax_core.roles.role import Progress
-from relax_core.roles.training import LocalRanks, TrainingRank
 from relax_core.trainers.torch.config import TorchTrainerConfig
 from relax_core.trainers.torch.trainer import TorchTrainer
-from relax_core.transports.memory.transport import MemoryTransport
-from tests.roles.conftest import append_group, grpo_plan, opened, reward_columns
-
-BATCH = BatchConfig(tasks=2, samples_per_task=2)
+from tests.roles.bench import BATCH, Bench
+from tests.roles.conftest import append_group, grpo_plan, reward_columns
 
 
 @pytest.fixture(scope="module")
@@ -39,55 +31,6 @@ def trainer(tiny_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     trainer.start()
     yield trainer
     trainer.close()
-
-
-@dataclass
-class Bench:
-    """An actor with everything around it in reach."""
-
-    plan: Plan
-    trainer: TorchTrainer
-    ledger: Ledger
-    staleness: Staleness = field(default_factory=Staleness)
-    version: int = 0
-    publications: int = 0
-    batch: BatchConfig = BATCH
-    reports: list[tuple[int, dict[str, float]]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.transport: MemoryTransport = opened(self.plan)
-        self.algorithm = GRPO(GRPOConfig(), None)
-        objective = Objective(self.algorithm, self.plan.old)
-        self.ranks = LocalRanks(TrainingRank(self.plan, self.trainer, self.transport, objective, 1.0))
-        self.actor = Actor(
-            self.plan,
-            self.batch,
-            self.ranks,
-            self.transport,
-            BatchLog(self.ledger),
-            lambda: self.version,
-            self._publish,
-            lambda update, metrics: self.reports.append((update, metrics)),
-            self.staleness,
-            0,
-        )
-
-    async def _publish(self) -> None:
-        self.publications += 1
-
-    async def add(
-        self,
-        group: int,
-        version: int = 0,
-        rewards: tuple[float | None, ...] = (0.0, 1.0),
-        answers: tuple[int, ...] = (),
-    ) -> None:
-        """A group that is ready for the actor."""
-        ids = append_group(self.transport, self.ledger, group, answers or (2, 3), version)
-        values = [reward or 0.0 for reward in rewards]
-        scored = [reward is not None for reward in rewards]
-        self.transport.write(ids, reward_columns(values, scored))
-        await Advantages(self.algorithm, self.plan.requirements, self.transport, BATCH.tasks).step()
 
 
 @pytest.fixture
