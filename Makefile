@@ -50,6 +50,7 @@ lint: $(VENV)/.develop
 
 bench: $(VENV)/.bench
 	$(VENV)/bin/python benchmarks/grpo_step.py
+	$(VENV)/bin/python benchmarks/overlap.py
 
 $(VENV)/bin/uv:
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Relax needs Python 3.11 or newer")'
