@@ -1,7 +1,10 @@
 """What a configuration would do, for ``relax plan``."""
 
 from relax_core.config.load import RunConfig
+from relax_core.config.run import RunSections
+from relax_core.dataflow.placement import place
 from relax_core.dataflow.plan import derive_plan, warmup_batch
+from relax_core.dataflow.staleness import Admission
 
 
 def describe_run(config: RunConfig) -> str:
@@ -14,8 +17,20 @@ def describe_run(config: RunConfig) -> str:
         warmup = warmup_batch(run)
         title = f"warm-up: {config.warmup_algorithm.name}, {run.warmup.updates} updates of {warmup.tasks} rows"
         sections.append((title, derive_plan(config.warmup_algorithm.config, warmup, run.sampling)))
-    plan = derive_plan(config.algorithm.config, batch, run.sampling)
+    plan = place(derive_plan(config.algorithm.config, batch, run.sampling), run.mode)
     rows = f"{batch.tasks} tasks" + ("" if plan.requirements.supervised else f" x {batch.samples_per_task} samples")
     title = f"main: {config.algorithm.name}, mode {run.mode}, {length}, batches of {rows}"
     sections.append((title, plan))
-    return "\n\n".join(f"{title}\n{stage.describe()}" for title, stage in sections)
+    described = "\n\n".join(f"{title}\n{stage.describe()}" for title, stage in sections)
+    return described if plan.requirements.supervised else f"{described}\n{_admission(run)}"
+
+
+def _admission(run: RunSections) -> str:
+    """How many groups may be on their way, and what becomes of those that get too old on it."""
+    admission = Admission(run.batch.tasks, run.max_staleness, run.rollout.surplus)
+    surplus = f" + {admission.surplus} surplus" if admission.surplus else ""
+    stale = {"drop": "dropped", "keep": "trained on all the same", "reweight": "trained on with a smaller weight"}
+    return (
+        f"admission: running + queued groups <= {admission.capacity}{surplus}; "
+        f"groups with tokens more than {run.max_staleness} versions old are {stale[run.on_stale]}"
+    )

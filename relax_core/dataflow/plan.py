@@ -12,6 +12,9 @@ from relax_core.config.base import AlgorithmConfig, Config
 from relax_core.config.run import BatchConfig, RunSections, SamplingConfig
 from relax_core.dataflow import columns as core
 
+HOST = "host"
+"""Device group of roles that need none."""
+
 
 class OldPolicy(Enum):
     """Where the proximal policy of a ratio comes from; the value is what ``relax plan`` prints."""
@@ -30,13 +33,13 @@ class RolePlan:
         name: The role.
         reads: Columns that must be present before a group is ready for it.
         writes: Columns it adds.
-        device_group: Roles of one device group hold it in turn; ``host`` needs no device.
+        device_group: Roles of one device group hold it in turn; :data:`HOST` needs no device.
     """
 
     name: str
     reads: frozenset[str] = frozenset()
     writes: tuple[str, ...] = ()
-    device_group: str = "host"
+    device_group: str = HOST
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,13 @@ def _correction(plan: Plan) -> str:
 def _streaming(plan: Plan) -> str:
     if plan.requirements.scope == "batch":
         return "no, because the algorithm prepares over the whole batch"
-    return f"by {'row' if plan.requirements.supervised else 'group'}; colocated roles take turns, a batch at a time"
+    if plan.requirements.supervised:
+        return "by row; roles take turns, a batch at a time"
+    rollout, actor = plan.role("rollout"), plan.role("actor")
+    assert rollout is not None and actor is not None
+    if rollout.device_group == actor.device_group:
+        return "by group; colocated roles take turns, a batch at a time"
+    return "by group; gradients when a batch is complete, or with batch.streaming as groups come"
 
 
 def derive_plan(algorithm: Config, batch: BatchConfig, sampling: SamplingConfig) -> Plan:

@@ -1,6 +1,7 @@
 """The local runtime: every role in one process, in turns or, with generation in a second one, together. No Ray."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -74,8 +75,7 @@ class LocalRun(Run):
             await self._continue(stage, trainer, self.checkpoint)
             self.stage = stage
         self._seen = stage.actor.updates
-        together = config.run.mode == "fully_async"
-        if await self._work(stage, self.updates, partial(self._after_batch, stage, trainer), together):
+        if await self._work(stage, self.updates, partial(self._after_batch, stage, trainer)):
             self._save(stage)
             raise KeyboardInterrupt
         self.record.evaluated(await self._evaluate_trained(stage, trainer), stage.actor.updates)
@@ -127,6 +127,9 @@ class LocalRun(Run):
         if rollout is not None and rollout.seconds:
             metrics["perf/rollout_tokens_per_s"] = rollout.generated_tokens / rollout.seconds
             metrics["mismatch/probe_max"] = self.session.publisher.probe_gap
+            stages = Counter(self.stage.parts.ledger.pending.values()) if self.stage else Counter()
+            metrics["rollout/running_groups"] = float(stages["issued"])
+            metrics["rollout/queued_groups"] = float(stages["generated"])
             metrics["rollout/stopped_groups"] = float(rollout.stopped_groups)
             self._count_lengths(rollout, metrics)
         super()._report(stream, update, metrics)

@@ -25,6 +25,7 @@ from relax_core.checkpoint.store import Checkpoint, CheckpointStore
 from relax_core.config.load import RunConfig, Selected
 from relax_core.config.redact import redacted
 from relax_core.config.run import BatchConfig
+from relax_core.dataflow.placement import place
 from relax_core.dataflow.plan import Plan, derive_plan, warmup_batch
 from relax_core.dataflow.seeds import derive_seed
 from relax_core.dataflow.staleness import Staleness
@@ -86,7 +87,8 @@ class Run(ABC):
             count=self._count,
         )
         self.builder = Builder(config, self.context)
-        self.plan = derive_plan(config.algorithm.config, config.run.batch, config.run.sampling)
+        plan = derive_plan(config.algorithm.config, config.run.batch, config.run.sampling)
+        self.plan = place(plan, config.run.mode)
         self.dataset = self.builder.dataset(config.dataset, config.run.batch.tasks)
         self.updates = main_updates(config.run, len(self.dataset))
         self._spans = directory.append_jsonl(TIMELINE)
@@ -229,10 +231,11 @@ class Run(ABC):
             return None
         return BatchStore(self.directory.path / BATCHES, settings.keep).write, settings.every
 
-    async def _work(
-        self, stage: Stage, updates: int, after_batch: Callable[[], Awaitable[None]] = _nothing, together: bool = False
-    ) -> bool:
-        """Runs the roles of a stage, in turns or together; whether it ended before its last update, by Ctrl-C."""
+    async def _work(self, stage: Stage, updates: int, after_batch: Callable[[], Awaitable[None]] = _nothing) -> bool:
+        """Runs the roles of a stage, in turns if they share a device, or else at the same time.
+
+        Returns whether Ctrl-C ended it before its last update.
+        """
         interrupt = Interrupt(lambda: stage.actor.training)
         parts = stage.parts
         watch = Watch(parts.transport, parts.ledger, parts.batch.dropped_in_row_limit)
@@ -241,10 +244,10 @@ class Run(ABC):
             return interrupt.asked or stage.actor.updates >= updates
 
         try:
-            if together:
-                await interrupt.watch(Loops(stage.lanes, finished, after_batch, watch).run())
-            else:
+            if stage.shares_device:
                 await interrupt.watch(run_turns(stage.roles, finished, after_batch, watch))
+            else:
+                await interrupt.watch(Loops(stage.lanes, finished, after_batch, watch).run())
         finally:
             await stage.close()
         return interrupt.asked

@@ -14,7 +14,8 @@ from relax_core.checkpoint.batches import BatchRecord
 from relax_core.config.run import BatchConfig, RolloutConfig
 from relax_core.dataflow import columns as core
 from relax_core.dataflow.ledger import Ledger, LedgerError
-from relax_core.dataflow.plan import Plan
+from relax_core.dataflow.placement import lanes
+from relax_core.dataflow.plan import HOST, Plan
 from relax_core.dataflow.staleness import Admission, Staleness
 from relax_core.metrics.hub import MetricHub
 from relax_core.metrics.timeline import Timeline
@@ -99,13 +100,15 @@ class Stage:
             role.timeline = self.timeline
 
     @property
+    def shares_device(self) -> bool:
+        """Whether all models hold one device, so that roles must take turns."""
+        return len({role.device_group for role in self.parts.plan.roles} - {HOST}) == 1
+
+    @property
     def lanes(self) -> list[list[Role]]:
-        """The roles as they may work at the same time: those that compute with the trained weights in one lane."""
-        trained = {"actor_fwd", "actor"}
-        return [
-            *([role] for role in self.roles if role.name not in trained),
-            [role for role in self.roles if role.name in trained],
-        ]
+        """The roles as the plan's device groups let them work at the same time."""
+        roles = {role.name: role for role in self.roles}
+        return [[roles[name] for name in names] for names in lanes(self.parts.plan)]
 
     def _role(self, name: str) -> Role:
         builders: Mapping[str, Callable[[], Role]] = {

@@ -17,4 +17,6 @@ class LocalWeightSync(WeightSync):
     async def send(
         self, publication: Publication, engines: Sequence[Engine], timeout: float
     ) -> Sequence[Acknowledgement]:
-        return await exchange(publication.manifest, list(publication.buckets), engines, timeout)
+        # Buckets are copies, made one by one as they are read: kept only where several engines read them.
+        buckets = publication.buckets if len(engines) == 1 else list(publication.buckets)
+        return await exchange(publication.manifest, buckets, engines, timeout)
