@@ -5,13 +5,15 @@ import json
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from relax_core.api.columns import Column, Table
 from relax_core.api.errors import EndOfStream
-from relax_core.api.rows import Sample, Score, StopReason
-from relax_core.api.transport import Transport
+from relax_core.api.rows import Sample, StopReason
+from relax_core.api.transport import Lease, Transport
 from relax_core.dataflow import columns as core
 from relax_core.models.prompts import PromptCodec
 from relax_core.roles.collaborators import Reporter, TaskLedger
@@ -24,8 +26,27 @@ logger = logging.getLogger(__name__)
 MOST_GROUPS = 1024
 
 
+@dataclass
+class Scoring:
+    """The groups of one lease, until all of them are scored.
+
+    Args:
+        lease: Holds them.
+        table: Their rows.
+        samples: What the rewards see, by group.
+        results: What they said, by group.
+        open: Renews the lease and times the scoring.
+    """
+
+    lease: Lease
+    table: Table
+    samples: Mapping[int, Sequence[Sample]]
+    results: dict[int, GroupScores] = field(default_factory=dict)
+    open: ExitStack = field(default_factory=ExitStack)
+
+
 class RewardRole(Role):
-    """Scores every group that is complete.
+    """Scores every group that is complete, all at the same time: a slow one keeps none waiting that came later.
 
     Args:
         transport: Rows in, ``reward`` and ``scored`` out.
@@ -53,35 +74,78 @@ class RewardRole(Role):
         self._ledger = ledger
         self._hub = hub
         self._drop_equal_rewards = drop_equal_rewards
+        self._running: dict[asyncio.Task[GroupScores], tuple[Scoring, int]] = {}
+        self._ended = False
 
     async def step(self) -> Progress:
-        """Scores all groups that are ready now, concurrently."""
-        try:
-            lease = self._transport.take(self.name, 1, MOST_GROUPS, self.patience)
-        except EndOfStream:
+        """Writes the groups that are scored, and begins with all that are ready now."""
+        if self._ended:
             return Progress.DONE
+        worked = self._take_back()
+        worked |= self._begin()
+        if worked:
+            return Progress.WORKED
+        return Progress.BUSY if self._running else Progress.IDLE
+
+    async def settled(self) -> None:
+        """Returns when a group has been scored."""
+        if self._running:
+            await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+
+    async def close(self) -> None:
+        """Gives up the scores that are not there yet."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        for scoring, _ in self._running.values():
+            scoring.open.close()
+
+    def _begin(self) -> bool:
+        patience = 0.0 if self._running else self.patience
+        try:
+            lease = self._transport.take(self.name, 1, MOST_GROUPS, patience)
+        except EndOfStream:
+            self._ended = True
+            return True
         if lease is None:
-            return Progress.IDLE
+            return False
         table = self._transport.fetch(lease, ["tokens", "loss_mask", "stop_reason", "task"])
-        groups = [np.flatnonzero(table.groups == group) for group in dict.fromkeys(table.groups.tolist())]
-        samples = [[self._sample(table, int(row)) for row in rows] for rows in groups]
-        with held(self._transport, lease), self.timeline.span(self.name, "score", groups=len(groups)):
-            results = await asyncio.gather(*(self._scorer.score(group) for group in samples))
-        for rows, group_samples, result in zip(groups, samples, results, strict=True):
-            self._write(table, rows, group_samples, result, repeat=lease.attempt > 1)
-        self._transport.ack(lease)
-        self._report([score for result in results for score in result.scores], samples, results)
-        return Progress.WORKED
+        samples = {
+            group: [self._sample(table, int(row)) for row in np.flatnonzero(table.groups == group)]
+            for group in dict.fromkeys(table.groups.tolist())
+        }
+        scoring = Scoring(lease, table, samples)
+        scoring.open.enter_context(held(self._transport, lease))
+        scoring.open.enter_context(self.timeline.span(self.name, "score", groups=len(samples)))
+        for group, of_group in samples.items():
+            self._running[asyncio.create_task(self._scorer.score(of_group))] = (scoring, group)
+        self._settle(scoring)
+        return True
+
+    def _take_back(self) -> bool:
+        ended = [task for task in self._running if task.done()]
+        for task in ended:
+            scoring, group = self._running[task]
+            scoring.results[group] = task.result()
+            self._write(scoring, group)
+            self._settle(scoring)
+            del self._running[task]
+        return bool(ended)
+
+    def _settle(self, scoring: Scoring) -> None:
+        """Gives the lease back when all of its groups are written, or have been dropped by somebody else."""
+        if len(scoring.results) == len(scoring.samples):
+            scoring.open.close()
+            self._transport.ack(scoring.lease)
+            self._report(scoring)
 
     def _sample(self, table: Table, row: int) -> Sample:
         tokens = table["tokens"][row][table["loss_mask"][row].astype(bool)].tolist()
         reason = StopReason(int(table["stop_reason"][row]))
         return Sample(unpack_task(table["task"][row]), self._codec.decode(tokens), tokens, reason)
 
-    def _write(
-        self, table: Table, rows: np.ndarray, samples: Sequence[Sample], result: GroupScores, repeat: bool
-    ) -> None:
-        group = int(table.groups[rows[0]])
+    def _write(self, scoring: Scoring, group: int) -> None:
+        table, result = scoring.table, scoring.results[group]
         if result.error is not None:
             logger.warning("group %d dropped: %s", group, result.error)
             self._drop(group, "reward_error")
@@ -98,26 +162,26 @@ class RewardRole(Role):
             return
         parts = [np.frombuffer(json.dumps(dict(score.parts)).encode(), np.uint8) for score in result.scores]
         columns = [Column.of(core.REWARD, values), Column.of(core.SCORED, scored), Column.of(core.REWARD_PARTS, parts)]
-        self._transport.write(table.ids[rows], columns, repeat=repeat)
+        self._transport.write(table.ids[table.groups == group], columns, repeat=scoring.lease.attempt > 1)
 
     def _drop(self, group: int, reason: str, rewards: Mapping[str, int] | None = None) -> None:
         # In this order: killed in between, the role gets the group again.
         self._ledger.dropped(group, reason, rewards)
         self._transport.drop([group])
 
-    def _report(
-        self, scores: Sequence[Score], samples: Sequence[Sequence[Sample]], results: Sequence[GroupScores]
-    ) -> None:
+    def _report(self, scoring: Scoring) -> None:
         step = self._ledger.counts()["issued"]
         parts: dict[str, list[float]] = defaultdict(list)
-        for score in scores:
-            for name, value in score.parts.items():
-                parts[f"reward/{name}"].append(value)
+        for group in scoring.samples:
+            for score in scoring.results[group].scores:
+                for name, value in score.parts.items():
+                    parts[f"reward/{name}"].append(value)
         if parts:
             means = {name: float(np.mean(values)) for name, values in parts.items()}
             self._hub.write("rollout", step, means)
-        if results and results[0].scores:
-            sample, score = samples[0][0], results[0].scores[0]
+        first = next(iter(scoring.samples), None)
+        if first is not None and scoring.results[first].scores:
+            sample, score = scoring.samples[first][0], scoring.results[first].scores[0]
             text = (
                 f"{sample.task.prompt!r} -> {sample.text!r} ({sample.stop_reason.name.lower()}), reward {score.value}"
             )

@@ -36,7 +36,7 @@ from relax_core.roles.role import Progress
 from relax_core.roles.scoring import NamedReward, Scorer
 from relax_core.transports.memory.config import MemoryTransportConfig
 from relax_core.transports.memory.transport import MemoryTransport
-from tests.roles.conftest import append_group, grpo_plan
+from tests.roles.conftest import append_group, grpo_plan, until_done
 
 BATCH = BatchConfig(tasks=2, samples_per_task=2, updates_per_batch=2)
 DEADLINE = 60.0
@@ -124,7 +124,7 @@ async def test_every_role_holds_its_rows_as_long_as_it_works(
     scorer = Scorer([NamedReward("slow", SlowReward(slow), RewardConfig())])
     hub = MetricHub({}, RunInfo("test", tmp_path, 1, {}))
     reward = RewardRole(transport, scorer, PromptCodec(ModelSource(tiny_model_path)), ledger, hub)
-    assert await reward.step() is Progress.WORKED
+    await until_done(reward)
     hub.close()
     forward = ForwardRole("actor_fwd", core.OLD_LOGPROBS, ranks, lambda: 0, transport, BATCH)
     assert await forward.step() is Progress.WORKED

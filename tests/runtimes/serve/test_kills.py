@@ -48,7 +48,7 @@ BATCH = BatchConfig(tasks=2, samples_per_task=2, updates_per_batch=2)
 ALGORITHM = GRPOConfig()
 PLAN = derive_plan(ALGORITHM, BATCH.model_copy(update={"old": "rollout"}), SamplingConfig())
 UPDATES = 6
-CALLS = 160
+CALLS = 200
 """More calls than the roles make in a whole run."""
 
 
