@@ -1,6 +1,7 @@
 """The task ledger: groups live once, and the sums hold."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -66,6 +67,50 @@ def test_dropped_in_row_counts_since_the_last_trained() -> None:
     ledger.dropped(3, "no signal")
     assert ledger.dropped_in_row == 1
     assert ledger.reasons == {"stale": 2, "no signal": 1}
+
+
+REWARDS = st.dictionaries(st.sampled_from(["0.0", "1.0", "-0.5"]), st.integers(1, 4), min_size=1)
+
+
+@given(st.lists(st.one_of(st.none(), st.just("trained"), st.just("stale"), REWARDS), max_size=20))
+def test_rewards_of_dropped_groups_are_counted_since_the_last_trained(
+    fates: list[str | dict[str, int] | None],
+) -> None:
+    ledger, events = new_ledger()
+    expected: Counter[str] = Counter()
+    for group, fate in enumerate(fates):
+        generated(ledger, group)
+        if fate == "trained":
+            ledger.trained(group, update=1)
+            expected.clear()
+        elif isinstance(fate, dict):
+            ledger.dropped(group, "equal_rewards", fate)
+            expected.update(fate)
+        elif fate is not None:
+            ledger.dropped(group, fate)
+        restored = Ledger(lambda event: None)
+        restored.restore(json.loads(json.dumps(ledger.state())))
+        for each in (ledger, restored):
+            assert each.rewards_in_row == expected
+        assert restored.explain() == ledger.explain()
+    assert verify(events) == ledger.counts()
+    assert all("rewards" not in event for event in events if event.get("reason") != "equal_rewards")
+
+
+def test_rewards_are_told_in_the_order_of_numbers() -> None:
+    ledger, _ = new_ledger()
+    for group, rewards in enumerate(({"10.0": 2, "9.0": 1}, {"-1.0": 2, "9.0": 1})):
+        generated(ledger, group)
+        ledger.dropped(group, "equal_rewards", rewards)
+    assert ledger.explain() == "equal_rewards: 2; rows by reward: -1.0: 2, 9.0: 2, 10.0: 2"
+
+
+def test_a_state_from_before_rewards_were_kept_is_restored() -> None:
+    ledger, _ = new_ledger()
+    state = ledger.state()
+    del state["rewards_in_row"]
+    ledger.restore(state)
+    assert not ledger.rewards_in_row
 
 
 def test_an_event_that_cannot_be_stored_does_not_happen() -> None:

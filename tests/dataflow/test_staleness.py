@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from relax_core.api.columns import Column, Table
 from relax_core.dataflow.columns import LOSS_MASK, SEGMENTS
-from relax_core.dataflow.staleness import Admission, lag, lags
+from relax_core.dataflow.staleness import Admission, Staleness, lag, lags
 
 Row = tuple[list[tuple[int, int]], list[bool]]
 
@@ -88,3 +88,55 @@ def test_room_is_never_negative() -> None:
     assert Admission(4, 1).capacity == 8
     assert Admission(4, 1).room(running=6, queued=1) == 1
     assert Admission(4, 1).room(running=9, queued=3) == 0
+
+
+def table_of(batch: list[Row]) -> Table:
+    columns = {
+        "segments": Column.of(SEGMENTS, [segments for segments, _ in batch]),
+        "loss_mask": Column.of(LOSS_MASK, [mask for _, mask in batch]),
+    }
+    return Table(np.arange(len(batch)), np.zeros(len(batch), np.int64), columns)
+
+
+@given(st.lists(rows(), max_size=5), st.integers(0, 12), st.sets(st.integers(1, 12)))
+def test_a_version_that_only_repeats_the_one_before_makes_nothing_older(
+    batch: list[Row], trainer_version: int, republished: set[int]
+) -> None:
+    policies = [version - len([each for each in republished if each <= version]) for version in range(13)]
+    renumbered = [([(start, policies[version]) for start, version in segments], mask) for segments, mask in batch]
+    staleness = Staleness(republished=sorted(republished))
+    table = table_of(batch)
+    found = staleness.lags(table, trainer_version)
+    assert found.tolist() == lags(table_of(renumbered), policies[trainer_version]).tolist()
+    assert (table["segments"].values == table_of(batch)["segments"].values).all(), "the table is not ours to change"
+
+
+def test_tables_without_segments_are_left_to_those_who_made_them() -> None:
+    table = Table(np.arange(2), np.zeros(2, np.int64), {"loss_mask": Column.of(LOSS_MASK, [[False], [False]])})
+    with pytest.raises(KeyError):
+        Staleness(republished=[1]).lags(table, 3)
+
+
+@given(st.lists(st.integers(0, 9), max_size=6), st.integers(0, 5))
+def test_reweight_scales_what_is_beyond_the_bound_and_nothing_else(lag_of: list[int], bound: int) -> None:
+    found = Staleness(bound, "reweight").scale(np.array(lag_of, np.int64))
+    expected = [(bound + 1) / (each + 1) if each > bound else 1.0 for each in lag_of]
+    if all(each <= bound for each in lag_of):
+        assert found is None
+    else:
+        assert found is not None and found.dtype == np.float32
+        assert found.tolist() == pytest.approx(expected)
+    for policy in ("drop", "keep"):
+        assert Staleness(bound, policy).scale(np.array(lag_of, np.int64)) is None  # type: ignore[arg-type]
+
+
+@given(st.integers(1, 4), st.integers(0, 3), st.integers(0, 5), st.data())
+def test_a_surplus_runs_beyond_the_capacity_until_the_next_batches_are_complete(
+    batch_groups: int, max_staleness: int, surplus: int, data: st.DataObject
+) -> None:
+    admission = Admission(batch_groups, max_staleness, surplus)
+    queued = data.draw(st.integers(0, admission.capacity + surplus))
+    running = data.draw(st.integers(0, admission.capacity + surplus - queued))
+    room = admission.room(running, queued)
+    assert running + queued + room == (max_staleness + 1) * batch_groups + surplus
+    assert admission.complete(queued) == (queued >= (max_staleness + 1) * batch_groups)
