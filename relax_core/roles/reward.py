@@ -23,26 +23,24 @@ from relax_core.roles.scoring import GroupScores, Scorer
 from relax_core.roles.tasks import unpack_task
 
 logger = logging.getLogger(__name__)
-MOST_GROUPS = 1024
 
 
 @dataclass
 class Scoring:
-    """The groups of one lease, until all of them are scored.
+    """A group until it is scored.
 
     Args:
-        lease: Holds them.
-        table: Their rows.
-        samples: What the rewards see, by group.
-        results: What they said, by group.
+        lease: Holds the group.
+        samples: What the rewards see.
         open: Renews the lease and times the scoring.
     """
 
     lease: Lease
-    table: Table
-    samples: Mapping[int, Sequence[Sample]]
-    results: dict[int, GroupScores] = field(default_factory=dict)
+    samples: Sequence[Sample]
     open: ExitStack = field(default_factory=ExitStack)
+
+
+Scored = Sequence[tuple[Scoring, GroupScores]]
 
 
 class RewardRole(Role):
@@ -74,17 +72,18 @@ class RewardRole(Role):
         self._ledger = ledger
         self._hub = hub
         self._drop_equal_rewards = drop_equal_rewards
-        self._running: dict[asyncio.Task[GroupScores], tuple[Scoring, int]] = {}
+        self._running: dict[asyncio.Task[GroupScores], Scoring] = {}
         self._ended = False
 
     async def step(self) -> Progress:
         """Writes the groups that are scored, and begins with all that are ready now."""
+        scored = self._take_back()
+        if scored:
+            self._report(scored)
+        if self._begin() or scored:
+            return Progress.WORKED
         if self._ended:
             return Progress.DONE
-        worked = self._take_back()
-        worked |= self._begin()
-        if worked:
-            return Progress.WORKED
         return Progress.BUSY if self._running else Progress.IDLE
 
     async def settled(self) -> None:
@@ -97,55 +96,48 @@ class RewardRole(Role):
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
-        for scoring, _ in self._running.values():
+        for scoring in self._running.values():
             scoring.open.close()
 
     def _begin(self) -> bool:
-        patience = 0.0 if self._running else self.patience
+        """One lease per group: a slow group does not keep the rows of others that are trained already."""
+        lease = self._take(0.0 if self._running else self.patience)
+        began = lease is not None
+        while lease is not None:
+            table = self._transport.fetch(lease, ["tokens", "loss_mask", "stop_reason", "task"])
+            scoring = Scoring(lease, [self._sample(table, row) for row in range(len(table))])
+            scoring.open.enter_context(held(self._transport, lease))
+            scoring.open.enter_context(self.timeline.span(self.name, "score"))
+            self._running[asyncio.create_task(self._scorer.score(scoring.samples))] = scoring
+            lease = self._take(0.0)
+        return began
+
+    def _take(self, patience: float) -> Lease | None:
         try:
-            lease = self._transport.take(self.name, 1, MOST_GROUPS, patience)
+            return self._transport.take(self.name, timeout=patience)
         except EndOfStream:
             self._ended = True
-            return True
-        if lease is None:
-            return False
-        table = self._transport.fetch(lease, ["tokens", "loss_mask", "stop_reason", "task"])
-        samples = {
-            group: [self._sample(table, int(row)) for row in np.flatnonzero(table.groups == group)]
-            for group in dict.fromkeys(table.groups.tolist())
-        }
-        scoring = Scoring(lease, table, samples)
-        scoring.open.enter_context(held(self._transport, lease))
-        scoring.open.enter_context(self.timeline.span(self.name, "score", groups=len(samples)))
-        for group, of_group in samples.items():
-            self._running[asyncio.create_task(self._scorer.score(of_group))] = (scoring, group)
-        self._settle(scoring)
-        return True
+            return None
 
-    def _take_back(self) -> bool:
-        ended = [task for task in self._running if task.done()]
-        for task in ended:
-            scoring, group = self._running[task]
-            scoring.results[group] = task.result()
-            self._write(scoring, group)
-            self._settle(scoring)
-            del self._running[task]
-        return bool(ended)
-
-    def _settle(self, scoring: Scoring) -> None:
-        """Gives the lease back when all of its groups are written, or have been dropped by somebody else."""
-        if len(scoring.results) == len(scoring.samples):
+    def _take_back(self) -> Scored:
+        """Writes everything that has been scored."""
+        scored = []
+        for task in [task for task in self._running if task.done()]:
+            scoring, result = self._running[task], task.result()
+            self._write(scoring, result)
             scoring.open.close()
             self._transport.ack(scoring.lease)
-            self._report(scoring)
+            del self._running[task]
+            scored.append((scoring, result))
+        return scored
 
     def _sample(self, table: Table, row: int) -> Sample:
         tokens = table["tokens"][row][table["loss_mask"][row].astype(bool)].tolist()
         reason = StopReason(int(table["stop_reason"][row]))
         return Sample(unpack_task(table["task"][row]), self._codec.decode(tokens), tokens, reason)
 
-    def _write(self, scoring: Scoring, group: int) -> None:
-        table, result = scoring.table, scoring.results[group]
+    def _write(self, scoring: Scoring, result: GroupScores) -> None:
+        group = int(scoring.lease.table.groups[0])
         if result.error is not None:
             logger.warning("group %d dropped: %s", group, result.error)
             self._drop(group, "reward_error")
@@ -162,26 +154,25 @@ class RewardRole(Role):
             return
         parts = [np.frombuffer(json.dumps(dict(score.parts)).encode(), np.uint8) for score in result.scores]
         columns = [Column.of(core.REWARD, values), Column.of(core.SCORED, scored), Column.of(core.REWARD_PARTS, parts)]
-        self._transport.write(table.ids[table.groups == group], columns, repeat=scoring.lease.attempt > 1)
+        self._transport.write(scoring.lease.table.ids, columns, repeat=scoring.lease.attempt > 1)
 
     def _drop(self, group: int, reason: str, rewards: Mapping[str, int] | None = None) -> None:
         # In this order: killed in between, the role gets the group again.
         self._ledger.dropped(group, reason, rewards)
         self._transport.drop([group])
 
-    def _report(self, scoring: Scoring) -> None:
+    def _report(self, scored: Scored) -> None:
         step = self._ledger.counts()["issued"]
         parts: dict[str, list[float]] = defaultdict(list)
-        for group in scoring.samples:
-            for score in scoring.results[group].scores:
-                for name, value in score.parts.items():
-                    parts[f"reward/{name}"].append(value)
+        for score in [score for _, result in scored for score in result.scores]:
+            for name, value in score.parts.items():
+                parts[f"reward/{name}"].append(value)
         if parts:
             means = {name: float(np.mean(values)) for name, values in parts.items()}
             self._hub.write("rollout", step, means)
-        first = next(iter(scoring.samples), None)
-        if first is not None and scoring.results[first].scores:
-            sample, score = scoring.samples[first][0], scoring.results[first].scores[0]
+        scoring, result = scored[0]
+        if result.scores:
+            sample, score = scoring.samples[0], result.scores[0]
             text = (
                 f"{sample.task.prompt!r} -> {sample.text!r} ({sample.stop_reason.name.lower()}), reward {score.value}"
             )

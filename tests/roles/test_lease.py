@@ -43,11 +43,11 @@ DEADLINE = 60.0
 
 
 class Slow:
-    """A transport with leases of 30 ms on a clock that only ``work`` moves: by 20 ms each time a lease is renewed."""
+    """A transport with leases of 30 ms on a clock that only ``work`` moves: by 20 ms when all leases are renewed."""
 
     def __init__(self, plan: Plan, ledger: Ledger) -> None:
         self.now = 0.0
-        self.renewed_at = -1.0
+        self.renewed: dict[str, float] = {}
         self.changed = threading.Condition()
         self.transport = MemoryTransport(MemoryTransportConfig(), clock=lambda: self.now)
         self.transport.open(plan.columns, plan.consumers)
@@ -59,15 +59,18 @@ class Slow:
         now = self.now
         renewed = self._renew(lease, seconds)
         with self.changed:
-            self.renewed_at = now
+            self.renewed[lease.key] = now
             self.changed.notify_all()
         return renewed
 
     def work(self) -> None:
         for _ in range(3):
             with self.changed:
-                assert self.changed.wait_for(lambda: self.renewed_at == self.now, DEADLINE), "nobody renews the lease"
+                assert self.changed.wait_for(self.all_renewed, DEADLINE), "nobody renews the lease"
                 self.now += 0.02
+
+    def all_renewed(self) -> bool:
+        return all(self.renewed.get(key) == self.now for key in self.transport._holdings)
 
     def write(self, column: ColumnSpec, entries: Sequence[object]) -> None:
         self.transport.write(self.ids, [Column.of(column, entries)])  # type: ignore[arg-type]
