@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from relax_core.api.errors import RelaxError
+
 
 class JsonLines:
     """An append-only file of one JSON object per line, each handed to the operating system at once.
@@ -27,10 +29,15 @@ class JsonLines:
         Raises:
             ValueError: A number is not finite, which JSON cannot hold.
             TypeError: A value is not a JSON value.
+            RelaxError: The disk failed.
         """
         # Only ASCII: a lone surrogate, as a byte tokenizer may produce, would not encode.
-        self._file.write(json.dumps(record, ensure_ascii=True, allow_nan=False).encode() + b"\n")
-        self._file.flush()
+        line = json.dumps(record, ensure_ascii=True, allow_nan=False).encode() + b"\n"
+        try:
+            self._file.write(line)
+            self._file.flush()
+        except OSError as error:
+            raise RelaxError(f"{self._file.name} could not be written: {error}") from error
 
     def close(self) -> None:
         """Closing twice is allowed."""

@@ -9,11 +9,12 @@ import numpy as np
 
 from relax_core.api.columns import IntArray
 from relax_core.api.dataset import Dataset
-from relax_core.api.errors import ConfigError
+from relax_core.api.errors import ConfigError, RelaxError
 from relax_core.api.rows import Task
 from relax_core.dataflow.ledger import Ledger
 from relax_core.dataflow.seeds import derive_seed
 from relax_core.dataflow.staleness import Admission
+from relax_core.rewards.processes import describe
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,11 @@ class Source:
         return self._admission.complete(self._stages()["generated"])
 
     def admitted(self, patience: float = 0.0) -> list[IssuedTask]:
-        """All tasks that may start now, issued; without waiting, since nothing changes while a caller waits here."""
+        """All tasks that may start now, issued; without waiting, since nothing changes while a caller waits here.
+
+        Raises:
+            RelaxError: The dataset failed; names the task.
+        """
         stages = self._stages()
         room = self._admission.room(stages["issued"], stages["generated"])
         if self._needed is not None:
@@ -84,12 +89,19 @@ class Source:
 
     def _issue(self) -> IssuedTask:
         epoch, position = divmod(self._issued, len(self._dataset))
-        task = self._dataset[int(self._permutation(epoch)[position])]
-        issued = IssuedTask(self._issued, epoch, task)
+        issued = IssuedTask(self._issued, epoch, self._task(int(self._permutation(epoch)[position])))
         self._issued += 1
-        self._ledger.issued(issued.group, task.index, epoch)
+        self._ledger.issued(issued.group, issued.task.index, epoch)
         self._open[issued.group] = issued
         return issued
+
+    def _task(self, index: int) -> Task:
+        try:
+            return self._dataset[index]
+        except RelaxError:
+            raise
+        except Exception as error:  # whatever a plugin raises, it is the dataset that cannot go on
+            raise RelaxError(f"dataset: task {index} {describe(error)}") from error
 
     def unfinished(self) -> list[IssuedTask]:
         """Tasks that were handed out and not finished: whoever had them is gone, and they are handed out once more."""
@@ -131,6 +143,6 @@ class Source:
             )
         self._issued = state["issued"]
         self._open = {
-            group: IssuedTask(group, epoch, self._dataset[index], attempt)
+            group: IssuedTask(group, epoch, self._task(index), attempt)
             for group, epoch, index, attempt in state["open"]
         }

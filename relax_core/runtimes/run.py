@@ -14,7 +14,7 @@ import torch
 
 from relax_core.api.context import Context
 from relax_core.api.dataset import Dataset
-from relax_core.api.errors import RelaxError, TrainingError
+from relax_core.api.errors import TrainingError
 from relax_core.api.sink import RunInfo
 from relax_core.api.trainer import Trainer
 from relax_core.api.transport import Transport
@@ -123,8 +123,8 @@ class Run(ABC):
         except (asyncio.CancelledError, KeyboardInterrupt):
             status = "interrupted"
             raise
-        except RelaxError as error:
-            self.hub.event("failed", str(error))
+        except Exception as error:  # a plugin's own mistake is told like any other cause
+            self.hub.event("failed", describe(error))
             raise
         finally:
             self.hub.close()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from relax_core.api.errors import RelaxError
 from relax_core.checkpoint.files import JsonLines, write_atomically
 
 
@@ -40,6 +41,11 @@ def test_what_is_not_json_leaves_no_trace(tmp_path: Path) -> None:
         lines.append({"a": object()})
     lines.close()
     assert (tmp_path / "ledger.jsonl").read_bytes() == b""
+
+
+def test_a_full_disk_is_one_line_that_names_the_file() -> None:
+    with pytest.raises(RelaxError, match=r"^/dev/full could not be written: .*No space left on device$"):
+        JsonLines(Path("/dev/full")).append({"line": 1})
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
