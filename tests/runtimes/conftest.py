@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from relax_core.checkpoint.batches import BATCHES, BatchRecord, BatchStore
 from relax_core.checkpoint.run_directory import RunDirectory
+from relax_core.checkpoint.store import CheckpointStore
 from relax_core.config.load import load_run
 from relax_core.runtimes.local import run_local
 
@@ -27,6 +29,18 @@ class Finished:
     def metrics(self, stream: str = "train") -> list[dict[str, Any]]:
         """Metrics of one stream, in order."""
         return [line for line in self.lines("metrics.jsonl") if line["stream"] == stream]
+
+    def batches(self) -> list[BatchRecord]:
+        """The stored batches, in order."""
+        store = BatchStore(self.path / BATCHES, keep=1)
+        return [store.load(number) for number in store.numbers()]
+
+
+def resume(run: Path, *overrides: str) -> Finished:
+    """Continues a run from its newest whole checkpoint, as the command line does."""
+    config = load_run(run / "config.yaml", [f"runs_dir={run.parent}", f"name={run.name}", *overrides])
+    directory = RunDirectory.create(run.parent, run.name, config.resolved(), config.run.seed, resume=True)
+    return Finished(run, run_local(config, directory, CheckpointStore(directory.checkpoints, 2).latest()))
 
 
 Run = Callable[..., Finished]
