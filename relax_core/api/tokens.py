@@ -28,6 +28,7 @@ class Tokens:
         outputs: What the trainer computed with gradient, each float32 ``[N]``: ``logprobs``, ``entropy``, ...
         columns: Given numbers, without gradient: per token ``[N]`` or per row ``[R]``.
         row_index: int64 ``[N]``, ascending: the row each token belongs to.
+        group_index: int64 ``[R]``: the group each row belongs to, 0 … G−1 in this micro-batch.
         group_rows: int64 ``[R]``: how many such rows the row's group has in the whole update.
         group_tokens: int64 ``[R]``: how many trainable tokens the row's group has in the whole update.
         row_columns: Names of the columns that are per row.
@@ -36,6 +37,7 @@ class Tokens:
     outputs: Mapping[str, Tensor]
     columns: Mapping[str, Tensor]
     row_index: Tensor
+    group_index: Tensor
     group_rows: Tensor
     group_tokens: Tensor
     row_columns: frozenset[str] = frozenset()
@@ -78,6 +80,13 @@ class Tokens:
         """``[N] -> [R]``: mean over the trainable tokens of each row."""
         return self.row_sum(values) / self.row_sum(torch.ones_like(values))
 
+    def group_sum(self, values: Tensor) -> Tensor:
+        """``[R] -> [R]``: each row gets the sum over the rows of its group, differentiable.
+
+        Rows in other micro-batches are not among them: for algorithms that ask to keep groups together.
+        """
+        return values.new_zeros(self.rows).index_add(0, self.group_index, values)[self.group_index]
+
     def spread(self, values: Tensor) -> Tensor:
         """``[R] -> [N]``: each token gets its row's value."""
         return values[self.row_index]
@@ -110,10 +119,12 @@ def tokens_of(batch: MicroBatch, outputs: Mapping[str, Tensor], device: torch.de
             columns[name] = torch.as_tensor(column.values[visible], device=device)
             row_columns.add(name)
     index = np.repeat(np.arange(len(visible)), counts[visible])
+    _, groups = np.unique(batch.table.groups[visible], return_inverse=True)
     return Tokens(
         outputs,
         columns,
         torch.as_tensor(index, device=device),
+        torch.as_tensor(groups, device=device),
         torch.as_tensor(batch.group_rows[visible], device=device),
         torch.as_tensor(batch.group_tokens[visible], device=device),
         frozenset(row_columns),

@@ -11,6 +11,7 @@ from relax_core.config.run import RunSections
 from relax_core.config.run_config import RunConfig
 from relax_core.config.selection import Selected
 from relax_core.config.validation import show
+from relax_core.dataflow.columns import REF_LOGPROBS, TEACHER_LOGPROBS
 from relax_core.dataflow.plan import derive_plan
 
 Finding = tuple[Key, str]
@@ -31,10 +32,18 @@ def check(config: RunConfig) -> Iterator[Finding]:
         yield from _check_rollout(config, requirements)
     yield from _check_evaluation(config)
     yield from _check_schedule(config.trainer)
-    if config.warmup_algorithm is not None and not requirements_of(config.warmup_algorithm).supervised:
-        yield ("warmup", "algorithm"), f"{config.warmup_algorithm.name} is not supervised; a warm-up must be, as sft is"
+    if config.warmup_algorithm is not None:
+        yield from _check_warmup(config.warmup_algorithm)
     if config.warmup_trainer is not None:
         yield from _check_schedule(config.warmup_trainer)
+
+
+def _check_warmup(algorithm: Selected) -> Iterator[Finding]:
+    requirements, at = requirements_of(algorithm), ("warmup", "algorithm")
+    if not requirements.supervised:
+        yield at, f"{algorithm.name} is not supervised; a warm-up must be, as sft is"
+    elif frozen := sorted(requirements.needs & {REF_LOGPROBS.name, TEACHER_LOGPROBS.name}):
+        yield at, f"{algorithm.name} needs {frozen[0]}, and a warm-up has no model beside the policy; use sft"
 
 
 def check_runtime(config: RunConfig, runtime: str) -> Iterator[Finding]:

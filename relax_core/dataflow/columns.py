@@ -17,6 +17,12 @@ OLD_LOGPROBS = ColumnSpec("old_logprobs", "float32")
 REF_LOGPROBS = ColumnSpec("ref_logprobs", "float32")
 """Frozen reference model. 0 outside the mask."""
 
+TEACHER_LOGPROBS = ColumnSpec("teacher_logprobs", "float32")
+"""Frozen teacher that a policy learns from, at its own temperature. 0 outside the mask."""
+
+PREFERRED = ColumnSpec("preferred", "bool", "row")
+"""Whether the row is the better one of its group, which has two."""
+
 SEGMENTS = ColumnSpec("segments", "int64", "row", (2,), ragged=True)
 """``(start, version)``: from which token of the row on which weight version generated."""
 
@@ -56,6 +62,8 @@ CORE_COLUMNS = (
     ROLLOUT_LOGPROBS,
     OLD_LOGPROBS,
     REF_LOGPROBS,
+    TEACHER_LOGPROBS,
+    PREFERRED,
     SEGMENTS,
     SUPPORT_COUNTS,
     SUPPORT_IDS,

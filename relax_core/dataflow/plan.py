@@ -121,7 +121,7 @@ def derive_plan(algorithm: Config, batch: BatchConfig, sampling: SamplingConfig)
     old = _old_policy(requirements, batch, updates)
     _check_old(requirements, batch)
     support = () if requirements.supervised or not _truncated(sampling) else ("support_counts", "support_ids")
-    roles = _supervised_roles() if requirements.supervised else _rollout_roles(requirements, old, support)
+    roles = _supervised_roles(requirements) if requirements.supervised else _rollout_roles(requirements, old, support)
     columns = {spec.name: spec for spec in (*core.CORE_COLUMNS, *requirements.produces)}
     _check_sources(roles, columns)
     used = {name for role in roles for name in (*role.writes, *role.reads)}
@@ -164,11 +164,20 @@ def _old_policy(requirements: Requirements, batch: BatchConfig, updates: int) ->
     return OldPolicy.TRAINER
 
 
-def _supervised_roles() -> list[RolePlan]:
+def _supervised_roles(requirements: Requirements) -> list[RolePlan]:
+    rows = frozenset({"tokens", "loss_mask"})
+    labelled = RolePlan("supervised", writes=("tokens", "loss_mask"))
+    if "preferred" in requirements.needs:
+        labelled = RolePlan("preference", writes=(*labelled.writes, "preferred"))
+    actor = RolePlan("actor", rows | requirements.needs, device_group="model")
+    return [RolePlan("source"), labelled, *_frozen_roles(requirements, rows), actor]
+
+
+def _frozen_roles(requirements: Requirements, reads: frozenset[str]) -> list[RolePlan]:
+    """Models that are never trained, and say what they think of rows."""
+    columns = {"reference": "ref_logprobs"}
     return [
-        RolePlan("source"),
-        RolePlan("supervised", writes=("tokens", "loss_mask")),
-        RolePlan("actor", frozenset({"tokens", "loss_mask"}), device_group="model"),
+        RolePlan(name, reads, (column,), "model") for name, column in columns.items() if column in requirements.needs
     ]
 
 
@@ -188,8 +197,7 @@ def _rollout_roles(requirements: Requirements, old: OldPolicy, support: Sequence
             "reward", frozenset({"tokens", "loss_mask", "stop_reason", "task"}), ("reward", "scored", "reward_parts")
         ),
     ]
-    if "ref_logprobs" in needs:
-        roles.append(RolePlan("reference", model_reads, ("ref_logprobs",), "model"))
+    roles += _frozen_roles(requirements, model_reads)
     if "old_logprobs" in needs:
         roles.append(RolePlan("actor_fwd", model_reads, ("old_logprobs",), "model"))
     produced = tuple(spec.name for spec in requirements.produces)

@@ -1,5 +1,6 @@
 """Settings of the embedded datasets."""
 
+import json
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -21,6 +22,40 @@ class RecordKeys(Config):
     metadata_key: str | None = Field(
         None, description="Key of an object that becomes the metadata; by default all other keys do."
     )
+    chosen_key: str | None = Field(
+        None,
+        description="Key of the better of two answers, each a string or a list of chat messages. They become the label "
+        "`{chosen, rejected}`. Absent: `chosen`, if both are there and no label is.",
+    )
+    rejected_key: str | None = Field(None, description="Key of the worse answer; absent: `rejected`, likewise.")
+
+    @model_validator(mode="after")
+    def _one_label(self) -> Self:
+        for key in ("chosen_key", "rejected_key"):
+            if getattr(self, key) is not None and self.label_key is not None:
+                raise ValueError(f"{key}: {getattr(self, key)} would be ignored: `label_key` is given")
+        return self
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Keys of the better and the worse answer."""
+        return self.chosen_key or "chosen", self.rejected_key or "rejected"
+
+    @property
+    def needs_pair(self) -> bool:
+        """Whether every record must have two answers."""
+        return self.chosen_key is not None or self.rejected_key is not None
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when other keys of a record are read."""
+        return json.dumps(self.model_dump(include=set(RecordKeys.model_fields)))
+
+    @property
+    def required(self) -> list[str]:
+        """Keys that every record must have."""
+        named = [self.prompt_key, self.label_key, *(self.pair if self.needs_pair else ()), self.metadata_key]
+        return [key for key in named if key is not None]
 
 
 class JsonlDatasetConfig(RecordKeys):

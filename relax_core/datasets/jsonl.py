@@ -27,7 +27,7 @@ class JsonlDataset(Dataset):
         self.config = config
         self._offsets = array("q")
         self._lines = array("q")
-        digest = sha256(json.dumps([config.prompt_key, config.label_key, config.metadata_key]).encode())
+        digest = sha256(config.fingerprint.encode())
         try:
             self._index(digest, context)
         except OSError as error:

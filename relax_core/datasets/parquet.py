@@ -11,7 +11,7 @@ from relax_core.api.dataset import Dataset
 from relax_core.api.errors import ConfigError, PluginError
 from relax_core.api.rows import Task
 from relax_core.datasets.config import ParquetDatasetConfig
-from relax_core.datasets.records import LABEL, task_of
+from relax_core.datasets.records import LABEL, has_pair, task_of
 from relax_core.suggestions import did_you_mean
 
 ROWS_AT_ONCE = 1024
@@ -57,11 +57,12 @@ class ParquetDataset(Dataset):
             yield from enumerate(self._table.slice(start, ROWS_AT_ONCE).to_pylist(maps_as_pydicts="strict"), start)
 
     def _task(self, index: int, record: dict[str, Any]) -> Task:
-        key = self.config.prompt_key
         try:
             for name, value in record.items():
                 _require_json(name, value)
-            return task_of(index, {**record, key: _without_nulls(record[key])}, self.config)
+            pair = self.config.pair if has_pair(record, self.config) else ()
+            texts = {key: _without_nulls(record[key]) for key in (self.config.prompt_key, *pair)}
+            return task_of(index, {**record, **texts}, self.config)
         except ValueError as error:
             raise ConfigError(f"{self.config.path}: row {index}: {error}") from None
 
@@ -84,19 +85,19 @@ def _read(config: ParquetDatasetConfig) -> Any:
 
 def _columns(config: ParquetDatasetConfig, there: list[str]) -> list[str]:
     """Names of the columns to read: all of them where every one that is no prompt and no label is metadata."""
-    for key in (config.prompt_key, config.label_key, config.metadata_key):
-        if key is not None and key not in there:
+    for key in config.required:
+        if key not in there:
             raise ConfigError(f"dataset.path: {config.path} has no column {key!r}{did_you_mean(key, there)}")
     if config.metadata_key is None:
         return there
-    used = (config.prompt_key, config.label_key or LABEL, config.metadata_key)
+    answers = config.pair if has_pair(there, config) else (config.label_key or LABEL,)
+    used = (config.prompt_key, *answers, config.metadata_key)
     return [name for name in there if name in used]
 
 
 def _fingerprint(config: ParquetDatasetConfig) -> str:
-    keys = json.dumps([config.prompt_key, config.label_key, config.metadata_key]).encode()
     with config.path.open("rb") as file:
-        return hashlib.sha256(keys + hashlib.file_digest(file, "sha256").digest()).hexdigest()
+        return hashlib.sha256(config.fingerprint.encode() + hashlib.file_digest(file, "sha256").digest()).hexdigest()
 
 
 def _require_json(key: str, value: Any) -> None:

@@ -1,6 +1,6 @@
 """From a record of a file to a task, by the keys that the configuration names."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Container, Mapping
 from typing import Any
 
 from relax_core.api.rows import Task
@@ -17,18 +17,31 @@ def task_of(index: int, record: Mapping[str, Any], keys: RecordKeys) -> Task:
     Args:
         index: Its position in the dataset.
         record: JSON values by key.
-        keys: Which keys hold prompt, label and metadata.
+        keys: Which keys hold prompt, label or pair of answers, and metadata.
 
     Raises:
         ValueError: The record is no task; says which key and why, not where the record is.
     """
-    for key in (keys.prompt_key, keys.label_key, keys.metadata_key):
-        if key is not None and key not in record:
+    for key in keys.required:
+        if key not in record:
             raise ValueError(f"has no key {key!r}{did_you_mean(key, record)}")
-    problem = prompt_problem(record[keys.prompt_key])
-    if problem:
-        raise ValueError(f"{keys.prompt_key!r} {problem}")
-    return Task(index, record[keys.prompt_key], record.get(keys.label_key or LABEL), _metadata(record, keys))
+    pair = keys.pair if has_pair(record, keys) else ()
+    for key in (keys.prompt_key, *pair):
+        problem = None if key in pair and record[key] == "" else prompt_problem(record[key])
+        if problem:
+            raise ValueError(f"{key!r} {problem}")
+    label = record.get(keys.label_key or LABEL)
+    if pair:
+        label = {name: record[key] for name, key in zip(("chosen", "rejected"), pair, strict=True)}
+    used = {keys.prompt_key, *(pair or [keys.label_key or LABEL])}
+    return Task(index, record[keys.prompt_key], label, _metadata(record, keys, used))
+
+
+def has_pair(record: Container[str], keys: RecordKeys) -> bool:
+    """Whether the label of a record with such keys is a pair of answers."""
+    if keys.needs_pair:
+        return True
+    return keys.label_key is None and LABEL not in record and all(key in record for key in keys.pair)
 
 
 def prompt_problem(prompt: Any) -> str | None:
@@ -45,9 +58,8 @@ def prompt_problem(prompt: Any) -> str | None:
     return None
 
 
-def _metadata(record: Mapping[str, Any], keys: RecordKeys) -> Mapping[str, Any]:
+def _metadata(record: Mapping[str, Any], keys: RecordKeys, used: Collection[str]) -> Mapping[str, Any]:
     if keys.metadata_key is None:
-        used = {keys.prompt_key, keys.label_key or LABEL}
         return {name: value for name, value in record.items() if name not in used}
     metadata = record[keys.metadata_key]
     if not isinstance(metadata, dict):

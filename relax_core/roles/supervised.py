@@ -1,7 +1,10 @@
 """The supervised role turns labelled tasks into training rows: no engine, no reward."""
 
+from collections.abc import Sequence
+
 from relax_core.api.columns import Column
 from relax_core.api.errors import ConfigError
+from relax_core.api.rows import Task
 from relax_core.api.transport import Transport
 from relax_core.dataflow import columns as core
 from relax_core.models.prompts import PromptCodec
@@ -11,7 +14,7 @@ from relax_core.roles.source import IssuedTask
 
 
 class Supervised(Role):
-    """One group of one row per task: prompt untrained, label and end of sequence trained.
+    """One group per task, of one row with its label: prompt untrained, answer and end of sequence trained.
 
     Args:
         source: Labelled tasks.
@@ -39,7 +42,7 @@ class Supervised(Role):
         self._finished = False
 
     async def step(self) -> Progress:
-        """Appends a row for every task that may start."""
+        """Appends the rows of every task that may start."""
         if self._finished:
             return Progress.DONE
         tasks = self._source.admitted()
@@ -52,16 +55,25 @@ class Supervised(Role):
         return Progress.WORKED if tasks else Progress.IDLE
 
     def _append(self, issued: IssuedTask) -> None:
-        label = issued.task.label
-        if not isinstance(label, str):
-            raise ConfigError(
-                f"dataset: task {issued.task.index} has the label {label!r}; supervised training needs text"
-            )
-        prompt, answer = self._codec.encode_prompt(issued.task), self._codec.encode_answer(label)
+        prompt = self._codec.encode_prompt(issued.task)
+        answers = [self._codec.encode_answer(text) for text in self._answers(issued.task)]
         if self._max_prompt_tokens is not None and len(prompt) > self._max_prompt_tokens:
             self._ledger.dropped(issued.group, "prompt_too_long")
             return
-        mask = [False] * len(prompt) + [True] * len(answer)
-        columns = [Column.of(core.TOKENS, [[*prompt, *answer]]), Column.of(core.LOSS_MASK, [mask])]
-        self._ledger.generated(issued.group, 1, len(answer), [])
+        masks = [[False] * len(prompt) + [True] * len(answer) for answer in answers]
+        rows = [[*prompt, *answer] for answer in answers]
+        columns = [Column.of(core.TOKENS, rows), Column.of(core.LOSS_MASK, masks), *self._marks()]
+        self._ledger.generated(issued.group, len(rows), sum(map(len, answers)), [])
         self._transport.append(issued.group, columns, close=True)
+
+    def _answers(self, task: Task) -> Sequence[str]:
+        """Text of each row of a task's group."""
+        if not isinstance(task.label, str):
+            raise ConfigError(
+                f"dataset: task {task.index} has the label {task.label!r}; supervised training needs text"
+            )
+        return [task.label]
+
+    def _marks(self) -> Sequence[Column]:
+        """What tells the rows of a group from one another."""
+        return ()

@@ -25,6 +25,7 @@ from relax_core.roles.advantages import Advantages
 from relax_core.roles.batches import BatchLog
 from relax_core.roles.forward import ForwardRole
 from relax_core.roles.objective import Objective
+from relax_core.roles.preference import Preference
 from relax_core.roles.ranks import Ranks
 from relax_core.roles.recorder import BatchRecorder
 from relax_core.roles.reward import RewardRole
@@ -113,7 +114,8 @@ class Stage:
     def _role(self, name: str) -> Role:
         builders: Mapping[str, Callable[[], Role]] = {
             "rollout": self._rollout,
-            "supervised": self._supervised,
+            "supervised": lambda: self._labelled(Supervised),
+            "preference": lambda: self._labelled(Preference),
             "reward": self._reward,
             "reference": self._reference,
             "actor_fwd": self._actor_forward,
@@ -140,9 +142,9 @@ class Stage:
         )
         return self.rollout
 
-    def _supervised(self) -> Role:
+    def _labelled(self, role: type[Supervised]) -> Role:
         parts = self.parts
-        return Supervised(self.source, parts.transport, parts.codec, parts.ledger, parts.max_prompt_tokens)
+        return role(self.source, parts.transport, parts.codec, parts.ledger, parts.max_prompt_tokens)
 
     def _reward(self) -> Role:
         parts = self.parts

@@ -80,6 +80,14 @@ def test_row_sums_means_and_spread() -> None:
     assert values.grad.tolist() == [1, 1, 3, 2, 2, 2]
 
 
+def test_a_group_is_summed_wherever_its_rows_are() -> None:
+    batch = batch_of([[0, 1], [0, 1], [0, 0], [0, 1]])
+    batch = replace(batch, table=replace(batch.table, groups=np.array([7, 3, 9, 7])))
+    tokens = tokens_of(batch, {}, "cpu")
+    assert tokens.group_index.tolist() == [1, 0, 1]
+    assert tokens.group_sum(torch.tensor([1.0, 10.0, 100.0])).tolist() == [101.0, 10.0, 101.0]
+
+
 def test_a_column_can_be_added_or_replaced() -> None:
     tokens = tokens_with(torch.zeros(6))
     added = tokens.with_column("score", torch.arange(6.0))

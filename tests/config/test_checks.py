@@ -39,6 +39,7 @@ def refusal(document: dict[str, Any], *overrides: str) -> str:
         (["algorithm=sft"], "reward: exact would be ignored: sft is supervised and learns from labels"),
         (["eval.samples_per_task=4"], "eval.samples_per_task: 4 equal samples: `eval.sampling.temperature` is 0"),
         (["warmup.algorithm=grpo"], "warmup.algorithm: grpo is not supervised; a warm-up must be, as sft is"),
+        (["warmup.algorithm=dpo"], "warmup.algorithm: dpo needs ref_logprobs, and a warm-up has no model beside the "),
         (["trainer.minimum_learning_rate=1e-4"], "trainer.minimum_learning_rate: 0.0001 would be ignored: "
          "`schedule` is constant"),
         (["trainer.schedule=linear", "trainer.minimum_learning_rate=1"], "trainer.minimum_learning_rate: 1.0 is above "

@@ -50,15 +50,53 @@ def test_named_keys(write):
     assert dataset[0] == Task(0, "1+1=", 2, {"level": 3})
 
 
+PAIR = '{"prompt": "1+1=", "chosen": "2", "rejected": "", "level": 3}'
+
+
+def test_two_answers_are_the_label(write):
+    assert write(PAIR)[0] == Task(0, "1+1=", {"chosen": "2", "rejected": ""}, {"level": 3})
+    message = '{"prompt": "1+1=", "good": [{"role": "assistant", "content": "2"}], "rejected": "3", "chosen": 1}'
+    label = {"chosen": [{"role": "assistant", "content": "2"}], "rejected": "3"}
+    assert write(message, chosen_key="good")[0] == Task(0, "1+1=", label, {"chosen": 1})
+
+
+@pytest.mark.parametrize(
+    ("line", "keys"),
+    [
+        ('{"prompt": "a", "chosen": "b"}', {}),
+        ('{"prompt": "a", "chosen": "b", "rejected": "c", "label": "d"}', {}),
+        ('{"prompt": "a", "chosen": "b", "rejected": "c", "best": "d"}', {"label_key": "best"}),
+    ],
+)
+def test_a_label_or_a_single_answer_is_no_pair(write, line, keys):
+    task = write(line, **keys)[0]
+    assert task.label in (None, "d")
+    assert task.metadata["chosen"] == "b"
+
+
+@pytest.mark.parametrize(
+    ("line", "keys", "reason"),
+    [
+        ('{"prompt": "a", "chosen": "b", "rejecte": "c"}', {"chosen_key": "chosen"}, "has no key 'rejected'; did you"),
+        ('{"prompt": "a", "chosen": 1, "rejected": "c"}', {}, "'chosen' must be a string or a list of messages"),
+        ('{"prompt": "a", "chosen": "b", "rejected": [{"role": 1}]}', {}, r"'rejected' \[0\] must be an object with"),
+    ],
+)
+def test_a_wrong_pair_is_an_error_with_its_line(write, line, keys, reason):
+    with pytest.raises(ConfigError, match=f"tasks.jsonl:2: {reason}"):
+        write(f"{PAIR}\n{line}", **keys)
+
+
 def test_the_fingerprint_covers_content_and_keys(write):
-    line = '{"prompt": "a", "label": "b", "c": "d"}'
+    line = '{"prompt": "a", "label": "b", "b": "b", "c": "d"}'
     prints = {
         write(line).fingerprint,
         write(line + "\n").fingerprint,
         write(line, label_key="c").fingerprint,
         write(line, prompt_key="c").fingerprint,
+        write(line, chosen_key="b", rejected_key="c").fingerprint,
     }
-    assert len(prints) == 4
+    assert len(prints) == 5
 
 
 @pytest.mark.parametrize(

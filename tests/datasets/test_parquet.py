@@ -59,6 +59,17 @@ def test_named_keys_and_only_their_columns_are_read(write):
     assert dataset[0] == Task(0, "1+1=", 2, {"level": 3})
 
 
+def test_two_answers_are_the_label(write):
+    answer = [{"role": "assistant", "content": "2", "name": None}]
+    row = {"prompt": "1+1=", "chosen": answer, "rejected": "3", "info": {"level": 3}, "picture": b"no JSON"}
+    label = {"chosen": [{"role": "assistant", "content": "2"}], "rejected": "3"}
+    assert write([row], metadata_key="info")[0] == Task(0, "1+1=", label, {"level": 3})
+    renamed = {**row, "best": answer}
+    assert write([renamed], metadata_key="info", chosen_key="best")[0].label == label
+    with pytest.raises(ConfigError, match="has no column 'rejecte'; did you mean 'rejected'"):
+        write([row], metadata_key="info", rejected_key="rejecte")
+
+
 def test_maps_are_objects(write):
     schema = pyarrow.schema([("prompt", pyarrow.string()), ("info", pyarrow.map_(pyarrow.string(), pyarrow.int64()))])
     assert write([{"prompt": "a", "info": {"b": 1}}], schema=schema)[0].metadata == {"info": {"b": 1}}
