@@ -98,5 +98,5 @@ def test_an_answer_without_a_token_counts_as_one_that_is_certain():
 
 
 def test_label_smoothing_belongs_to_the_sigmoid():
-    with pytest.raises(ValidationError, match="label_smoothing: 0.1 would be ignored: it needs variant: sigmoid"):
+    with pytest.raises(ValidationError, match=r"label_smoothing: 0\.1 would be ignored: it needs variant: sigmoid"):
         DPOConfig(variant="ipo", label_smoothing=0.1)
