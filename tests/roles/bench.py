@@ -33,7 +33,7 @@ class Bench:
     Args:
         trainer: A trainer of this process, or ranks of the test's own.
         streaming: Whether it is one that accumulates group by group.
-        kept: Where batches are recorded, if anywhere.
+        kept: Where one of ``every`` batches is recorded, if anywhere.
         advances: Whether a publication is a new version.
     """
 
@@ -46,6 +46,7 @@ class Bench:
     batch: BatchConfig = BATCH
     streaming: bool = False
     kept: list[BatchRecord] | None = None
+    every: int = 1
     advances: bool = False
     reports: list[tuple[int, dict[str, float]]] = field(default_factory=list)
 
@@ -54,7 +55,7 @@ class Bench:
         self.transport: MemoryTransport = opened(self.plan)
         self.algorithm = GRPO(GRPOConfig(), None)
         self.advantages = Advantages(self.algorithm, self.plan.requirements, self.transport, self.batch.tasks)
-        recorder = None if self.kept is None else BatchRecorder(self.kept.append, 1, 1.0)
+        recorder = None if self.kept is None else BatchRecorder(self.kept.append, self.every, 1.0)
         self.ranks = self.trainer if isinstance(self.trainer, Ranks) else self._local(self.trainer, recorder)
         arguments: tuple[Any, ...] = (
             self.plan,

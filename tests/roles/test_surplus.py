@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from relax_core.api.columns import Table
 from relax_core.api.context import ModelSource
 from relax_core.api.engine import GenerateRequest, Generation, SamplingParameters
-from relax_core.api.errors import RelaxError
+from relax_core.api.errors import PromptTooLong, RelaxError
 from relax_core.api.rows import StopReason
 from relax_core.api.transport import Consumer
 from relax_core.config.run import RolloutConfig
@@ -252,6 +252,16 @@ async def test_an_end_that_nobody_asked_for_ends_the_run_by_name(make: Make, rea
     await house.engine.tick(9)
     with pytest.raises(RelaxError, match=rf"rollout: task \d: the engine returned stop reason '{reason.name.lower()}'"):
         await house.until_idle()
+
+
+async def test_a_prompt_that_the_engine_finds_too_long_is_dropped_once_and_the_others_go_on(make: Make) -> None:
+    house = make(SLOW_THIRD, surplus=0)
+    await house.until_idle()
+    for key in ("1/0", "1/1"):
+        house.engine.flights[key].result.set_exception(PromptTooLong("fills the context"))
+    await house.run()
+    assert house.ledger.reasons == {"prompt_too_long": 1}
+    assert sorted(house.answers()) == [0, 2]
 
 
 async def test_when_one_trajectory_fails_the_others_of_its_group_are_given_up(make: Make) -> None:
