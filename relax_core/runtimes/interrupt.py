@@ -1,4 +1,4 @@
-"""Ctrl-C: the first ends a stage where it can be continued, the second ends the process at once."""
+"""Ctrl-C, or SIGTERM: the first ends a stage where it can be continued, the second ends the process at once."""
 
 import asyncio
 import signal
@@ -6,9 +6,12 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""Ctrl-C, and what ``kill`` and cluster schedulers send."""
+
 
 class Interrupt:
-    """Runs a stage's work until it is done or the first Ctrl-C.
+    """Runs a stage's work until it is done or the first of the signals.
 
     Args:
         inside: Whether the work is where it cannot be left: then it is asked for by :attr:`asked`, and ends itself.
@@ -25,19 +28,18 @@ class Interrupt:
             await task
             return
         loop = asyncio.get_running_loop()
-        before = signal.getsignal(signal.SIGINT)
-
-        def restore() -> None:
-            loop.remove_signal_handler(signal.SIGINT)
-            signal.signal(signal.SIGINT, before)
+        before = {number: signal.getsignal(number) for number in SIGNALS}
 
         def interrupt() -> None:
             self.asked = True
-            restore()
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_DFL)  # whoever asks again does not want to wait for the work
             if not self._inside():
                 task.cancel()
 
-        loop.add_signal_handler(signal.SIGINT, interrupt)
+        for number in SIGNALS:
+            loop.add_signal_handler(number, interrupt)
         try:
             await task
         except asyncio.CancelledError:
@@ -45,5 +47,6 @@ class Interrupt:
                 task.cancel()
                 raise
         finally:
-            if not self.asked:
-                restore()
+            for number, handler in before.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, handler)
