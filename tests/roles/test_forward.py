@@ -120,7 +120,7 @@ ACTIONS = st.one_of(
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(actions=st.lists(ACTIONS, min_size=12, max_size=60), bound=st.integers(0, 2))
 async def test_every_row_is_trained_with_the_version_of_its_batch(
     streaming: bool, actions: list[tuple[str, int]], bound: int
