@@ -1,6 +1,7 @@
 """Tasks that reasoning-gym generates, seeded."""
 
 import json
+from copy import deepcopy
 from hashlib import sha256
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -39,7 +40,7 @@ class ReasoningGymDataset(Dataset):
         if not 0 <= index < len(self):
             raise IndexError(f"task {index} of {len(self)}")
         entry = self._entries[index]
-        source = {"task": self.task, "arguments": self.arguments, "index": index}
+        source = {"task": self.task, "arguments": deepcopy(self.arguments), "index": index}
         return Task(index, entry["question"], entry["answer"], {METADATA_KEY: source})
 
     @property

@@ -20,11 +20,11 @@ class SinkContract:
     @pytest.fixture
     def sink(self, tmp_path: Path) -> Sink:
         """A new sink, not started."""
-        raise NotImplementedError
+        raise NotImplementedError("override the fixture `sink`")
 
     def read(self, directory: Path) -> Values:
         """All numbers that arrived, from wherever the closed sink has put them, read by other means than the sink."""
-        raise NotImplementedError
+        raise NotImplementedError("override the method `read`")
 
     @pytest.fixture
     def run_info(self, tmp_path: Path) -> RunInfo:
@@ -72,6 +72,14 @@ class SinkContract:
         values = self.read(run_info.directory)
         assert values.get(("train", 1, "rollout/reward")) == 1.0, "the other numbers of the step arrive"
         assert values.get(("train", 2, "rollout/reward")) == 2.0, "later steps arrive"
+
+    def test_numbers_are_left_as_they_are(self, sink: Sink, run_info: RunInfo) -> None:
+        metrics = {"train/loss": 2.0, "rollout/reward": float("nan"), "time/update": 1}
+        before = repr(metrics)
+        sink.start(run_info)
+        sink.write("train", 1, metrics)
+        sink.close()
+        assert repr(metrics) == before, "write() changes the numbers, which other sinks read after it"
 
     def test_a_run_without_a_step_closes(self, sink: Sink, run_info: RunInfo) -> None:
         sink.start(run_info)

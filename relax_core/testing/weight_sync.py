@@ -1,14 +1,16 @@
 """What every weight sync promises, as tests. Subclass :class:`WeightSyncContract` and override its two fixtures."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from relax_core.api.engine import Engine
 from relax_core.api.errors import WeightSyncError
-from relax_core.api.weights import WeightSync
+from relax_core.api.weights import Acknowledgement, Manifest, WeightSync
 from relax_core.testing.generations import forward_logprobs, generate_all, request
 from relax_core.testing.models import tiny_model
 from relax_core.testing.publications import perturbed, publication_of, with_fault
@@ -57,6 +59,59 @@ class WeightSyncContract:
                 assert generation.segments == ((0, version),), "engines go on after a send, with the new version"
                 gap = np.abs(forward_logprobs(network, asked, generation) - generation.logprobs).max()
                 assert gap <= self.tolerance, "an engine computes what the trainer computes"
+        await weight_sync.close()
+
+    async def test_a_failing_engine_is_an_error(
+        self,
+        weight_sync: WeightSync,
+        engines_factory: EnginesFactory,
+        model_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        async def broken(*_: Any) -> Acknowledgement:
+            raise RuntimeError("the device is gone")
+
+        engines = await engines_factory(model_path, 2)
+        monkeypatch.setattr(engines[1], "update", broken)
+        with pytest.raises(WeightSyncError, match="the device is gone"):
+            await weight_sync.send(publication_of(perturbed(model_path, 1), 1), engines, self.timeout)
+        await weight_sync.close()
+
+    async def test_an_engine_that_hangs_is_an_error_at_the_deadline(
+        self,
+        weight_sync: WeightSync,
+        engines_factory: EnginesFactory,
+        model_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        async def hanging(*_: Any) -> Acknowledgement:
+            return await asyncio.Event().wait()  # type: ignore[return-value]
+
+        engines = await engines_factory(model_path, 1)
+        monkeypatch.setattr(engines[0], "update", hanging)
+        async with asyncio.timeout(self.timeout):
+            with pytest.raises(WeightSyncError):
+                await weight_sync.send(publication_of(perturbed(model_path, 1), 1), engines, 0.5)
+        await weight_sync.close()
+
+    async def test_an_engine_that_took_less_is_an_error(
+        self,
+        weight_sync: WeightSync,
+        engines_factory: EnginesFactory,
+        model_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        async def forgetful(manifest: Manifest, *_: Any) -> Acknowledgement:
+            return Acknowledgement(manifest.version, frozenset(), 0)
+
+        engines = await engines_factory(model_path, 1)
+        monkeypatch.setattr(engines[0], "update", forgetful)
+        with pytest.raises(WeightSyncError):
+            await weight_sync.send(publication_of(perturbed(model_path, 1), 1), engines, self.timeout)
+        await weight_sync.close()
+
+    async def test_closing_twice_does_no_harm(self, weight_sync: WeightSync) -> None:
+        await weight_sync.close()
         await weight_sync.close()
 
     async def test_a_refused_publication_is_an_error(
