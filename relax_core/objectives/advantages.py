@@ -1,4 +1,4 @@
-"""Advantages relative to the group: the other answers to the same task are the baseline (GRPO, arXiv 2402.03300)."""
+"""Advantages relative to the group: the other answers to the same task are the baseline."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import numpy.typing as npt
 from relax_core.api.columns import IntArray
 
 FloatArray = npt.NDArray[np.float64]
-LARGEST = np.finfo(np.float64).max
+LARGEST_ADVANTAGE = float(np.finfo(np.float32).max)
+"""Advantages without a normalisation have the unit of the rewards; beyond what float32 can hold they saturate."""
 
 
 def group_relative_advantages(
     rewards: FloatArray, groups: IntArray, normalize_by_std: bool = True, epsilon: float = 1e-6
 ) -> FloatArray:
-    """Reward minus the group's mean, over the group's standard deviation.
+    """Reward minus the group's mean, over the group's standard deviation (GRPO, arXiv 2402.03300).
 
         A_i = (r_i - mean(r)) / (std(r) + epsilon)    std with n - 1 in the denominator, as TRL and verl have it
         A_i =  r_i - mean(r)                          without ``normalize_by_std`` (Dr. GRPO, arXiv 2503.20783)
@@ -22,7 +23,7 @@ def group_relative_advantages(
     Deviations are taken from the group's first reward and scaled to [-1, 1] before anything is summed. So equal rewards
     give exactly 0, whatever the number (0.1 has no exact mean), and no finite rewards overflow: normalised advantages
     never exceed ``(n - 1) / sqrt(n)`` in magnitude. Without normalisation they are in the unit of the rewards, and
-    saturate at the largest float64. A group of one has advantage 0.
+    saturate at :data:`LARGEST_ADVANTAGE`. A group of one has advantage 0.
 
     Args:
         rewards: ``[n]`` finite.
@@ -43,12 +44,30 @@ def group_relative_advantages(
     counts = np.bincount(group)
     centred = scaled - (np.bincount(group, scaled) / counts)[group]
     if not normalize_by_std:
-        return np.clip(centred * scale[group], -LARGEST / 2, LARGEST / 2) * 2
+        return np.clip(centred * scale[group], -LARGEST_ADVANTAGE / 2, LARGEST_ADVANTAGE / 2) * 2
     std = np.sqrt(np.bincount(group, centred**2) / np.maximum(counts - 1, 1))
     with np.errstate(over="ignore"):  # rewards that differ by next to nothing: an infinite divisor, advantage 0
         divisor = std + epsilon / 2 / scale
     advantages: FloatArray = centred / divisor[group]
     return advantages
+
+
+def leave_one_out_advantages(rewards: FloatArray, groups: IntArray) -> FloatArray:
+    """Reward minus the mean of the others in the group (RLOO, arXiv 2402.14740).
+
+        A_i = r_i - mean of the other r = (r_i - mean(r)) · n / (n - 1)
+
+    As exact and as bounded as :func:`group_relative_advantages` without normalisation. A group of one has advantage 0.
+
+    Args:
+        rewards: ``[n]`` finite.
+        groups: ``[n]`` group of each trajectory, in any order.
+    """
+    counts = np.unique(groups, return_inverse=True, return_counts=True)
+    size = counts[2][counts[1]]
+    factor = size / np.maximum(size - 1, 1)
+    centred = group_relative_advantages(rewards, groups, normalize_by_std=False)
+    return np.clip(centred * factor, -LARGEST_ADVANTAGE, LARGEST_ADVANTAGE)
 
 
 def has_signal(rewards: FloatArray, groups: IntArray) -> npt.NDArray[np.bool_]:

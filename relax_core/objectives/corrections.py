@@ -1,6 +1,6 @@
 """Weights for the gap between the policy that sampled (rollout) and the proximal policy (old).
 
-    weight = exp(old_logprobs - rollout_logprobs), bounded
+    weight = exp(old_logprobs - rollout_logprobs), bounded; of a token, or of a row with the sum over its tokens
 
 They are constants of the loss (no gradient) and belong to the numerator only: an expectation under the old policy is
 estimated by the weighted sum over *all* tokens that were sampled, divided by their number.
@@ -26,28 +26,27 @@ class Correction:
     clipped: Tensor
 
 
-def truncated_importance_weights(old: Tensor, rollout: Tensor, maximum: float) -> Correction:
+def truncated_importance_weights(log_ratio: Tensor, maximum: float) -> Correction:
     """TIS: ``min(weight, maximum)`` (Ionides 2008; between engine and trainer: Yao et al. 2025,
     https://fengyao.notion.site/off-policy-rl).
 
     Args:
-        old: ``[N]`` log-probabilities of the trainer at the start of the batch.
-        rollout: ``[N]`` log-probabilities of the engine.
+        log_ratio: ``[N]`` old minus rollout log-probabilities, or ``[R]`` their sums over the rows.
         maximum: Largest weight.
     """
-    weights = (old - rollout).detach().exp()
+    weights = log_ratio.detach().exp()
     return Correction(weights.clamp(max=maximum), weights > maximum)
 
 
-def masked_importance_weights(old: Tensor, rollout: Tensor, minimum: float, maximum: float) -> Correction:
-    """IcePop: the weight inside ``[minimum, maximum]``, 0 outside (Ling team 2025, arXiv 2510.18855).
+def masked_importance_weights(log_ratio: Tensor, minimum: float, maximum: float) -> Correction:
+    """The weight inside ``[minimum, maximum]``, 0 outside: IcePop (Ling team 2025, arXiv 2510.18855) for tokens,
+    masked importance sampling (Liu et al. 2025, https://richardli.xyz/rl-collapse) for rows.
 
     Args:
-        old: ``[N]`` log-probabilities of the trainer at the start of the batch.
-        rollout: ``[N]`` log-probabilities of the engine.
+        log_ratio: ``[N]`` old minus rollout log-probabilities, or ``[R]`` their sums over the rows.
         minimum: Smallest weight that is kept.
         maximum: Largest weight that is kept.
     """
-    weights = (old - rollout).detach().exp()
+    weights = log_ratio.detach().exp()
     outside = (weights < minimum) | (weights > maximum)
     return Correction(weights.masked_fill(outside, 0.0), outside)

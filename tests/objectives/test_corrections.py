@@ -11,28 +11,25 @@ WEIGHTS = [1.0, math.exp(0.5), math.exp(3.0), math.exp(-0.9)]
 
 
 def both(old: list[float], rollout: list[float]) -> tuple[Correction, Correction]:
-    old_logprobs, rollout_logprobs = torch.tensor(old), torch.tensor(rollout)
-    return (
-        truncated_importance_weights(old_logprobs, rollout_logprobs, 2.0),
-        masked_importance_weights(old_logprobs, rollout_logprobs, 0.5, 5.0),
-    )
+    log_ratio = torch.tensor(old) - torch.tensor(rollout)
+    return truncated_importance_weights(log_ratio, 2.0), masked_importance_weights(log_ratio, 0.5, 5.0)
 
 
 def test_truncation_bounds_the_weight_from_above() -> None:
-    correction = truncated_importance_weights(OLD, ROLLOUT, 2.0)
+    correction = truncated_importance_weights(OLD - ROLLOUT, 2.0)
     assert correction.weights.tolist() == pytest.approx([WEIGHTS[0], WEIGHTS[1], 2.0, WEIGHTS[3]])
     assert correction.clipped.tolist() == [False, False, True, False]
 
 
 def test_masking_keeps_only_weights_inside() -> None:
-    correction = masked_importance_weights(OLD, ROLLOUT, 0.5, 5.0)
+    correction = masked_importance_weights(OLD - ROLLOUT, 0.5, 5.0)
     assert correction.weights.tolist() == pytest.approx([WEIGHTS[0], WEIGHTS[1], 0.0, 0.0])
     assert correction.clipped.tolist() == [False, False, True, True]
 
 
 def test_weights_are_constants() -> None:
-    assert not truncated_importance_weights(OLD, ROLLOUT, 2.0).weights.requires_grad
-    assert not masked_importance_weights(OLD, ROLLOUT, 0.5, 5.0).weights.requires_grad
+    assert not truncated_importance_weights(OLD - ROLLOUT, 2.0).weights.requires_grad
+    assert not masked_importance_weights(OLD - ROLLOUT, 0.5, 5.0).weights.requires_grad
 
 
 def test_infinite_log_probabilities() -> None:
