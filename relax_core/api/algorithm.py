@@ -37,6 +37,8 @@ class Requirements:
         keep_together: Rows that must be in one micro-batch: each alone, or those of a group.
         min_group_size: Trajectories per group below which the algorithm has no signal.
         supervised: Rows come from the dataset's labels; no rollout, no reward.
+        rewards: Whether the algorithm learns from rewards. One that does not runs without any, and where a run has
+            them they are measured only; nor can ``prepare`` have them, so it produces nothing.
         correction: How the gap between rollout and old policy is corrected, in words, for ``relax plan``.
     """
 
@@ -49,6 +51,7 @@ class Requirements:
     keep_together: Literal["row", "group"] = "row"
     min_group_size: int = 1
     supervised: bool = False
+    rewards: bool = True
     correction: str = "none"
 
 

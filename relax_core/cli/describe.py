@@ -2,7 +2,6 @@
 
 from relax_core.config.load import RunConfig
 from relax_core.config.run import RunSections
-from relax_core.dataflow.placement import place
 from relax_core.dataflow.plan import derive_plan, warmup_batch
 from relax_core.dataflow.staleness import Admission
 
@@ -17,7 +16,7 @@ def describe_run(config: RunConfig) -> str:
         warmup = warmup_batch(run)
         title = f"warm-up: {config.warmup_algorithm.name}, {run.warmup.updates} updates of {warmup.tasks} rows"
         sections.append((title, derive_plan(config.warmup_algorithm.config, warmup, run.sampling)))
-    plan = place(derive_plan(config.algorithm.config, batch, run.sampling), run.mode)
+    plan = config.plan()
     rows = f"{batch.tasks} tasks" + ("" if plan.requirements.supervised else f" x {batch.samples_per_task} samples")
     title = f"main: {config.algorithm.name}, mode {run.mode}, {length}, batches of {rows}"
     sections.append((title, plan))

@@ -54,11 +54,21 @@ class EngineConfig(Config):
     """Settings every engine has."""
 
 
-class ModelConfig(Config):
-    """The policy: a folder in Hugging Face format, a model of the catalogue, or a configuration with random weights."""
+class ModelFolder(Config):
+    """A model on disk: a folder in Hugging Face format, or a model of the catalogue."""
 
     path: Path | None = Field(None, description="Folder with config, safetensors and tokenizer.")
     name: str | None = Field(None, description="A model that `relax models add` has fetched, such as `smollm2`.")
+
+    @property
+    def folder(self) -> Path | None:
+        """Folder of the model that ``path`` or ``name`` gives; ``None`` without either."""
+        return self.path if self.name is None else models_folder() / self.name
+
+
+class ModelConfig(ModelFolder):
+    """The policy: a folder in Hugging Face format, a model of the catalogue, or a configuration with random weights."""
+
     init: dict[str, object] | None = Field(
         None, description="Keyword arguments of transformers' AutoConfig (`model_type` first); random weights by seed."
     )
@@ -68,8 +78,3 @@ class ModelConfig(Config):
         "sdpa", description="Attention of transformers in trainer and engine."
     )
     trust_remote_code: bool = Field(False, description="Whether Python code in the model's folder may run.")
-
-    @property
-    def folder(self) -> Path | None:
-        """Folder of the model that ``path`` or ``name`` gives; ``None`` with ``init``."""
-        return self.path if self.name is None else models_folder() / self.name

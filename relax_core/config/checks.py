@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from relax_core.api.algorithm import Requirements
 from relax_core.api.errors import ConfigError
 from relax_core.config.base import AlgorithmConfig, Config, TrainerConfig
-from relax_core.config.model_check import check_model
+from relax_core.config.model_check import check_model, check_teacher
 from relax_core.config.problems import Key, dotted
 from relax_core.config.run import RunSections
 from relax_core.config.run_config import RunConfig
 from relax_core.config.selection import Selected
 from relax_core.config.validation import show
-from relax_core.dataflow.columns import REF_LOGPROBS, TEACHER_LOGPROBS
-from relax_core.dataflow.plan import derive_plan
+from relax_core.dataflow.columns import TEACHER_LOGPROBS
+from relax_core.dataflow.plan import FROZEN
 
 Finding = tuple[Key, str]
 
@@ -22,6 +22,7 @@ def check(config: RunConfig) -> Iterator[Finding]:
     requirements = requirements_of(config.algorithm)
     yield from _check_mode(config.run)
     yield from check_model(config.run.model)
+    yield from _check_teacher(config, requirements)
     yield from _check_length(config.run)
     yield from _check_batch(config.run)
     yield from _check_streaming(config, requirements)
@@ -42,7 +43,7 @@ def _check_warmup(algorithm: Selected) -> Iterator[Finding]:
     requirements, at = requirements_of(algorithm), ("warmup", "algorithm")
     if not requirements.supervised:
         yield at, f"{algorithm.name} is not supervised; a warm-up must be, as sft is"
-    elif frozen := sorted(requirements.needs & {REF_LOGPROBS.name, TEACHER_LOGPROBS.name}):
+    elif frozen := sorted(requirements.needs & {column.name for column in FROZEN.values()}):
         yield at, f"{algorithm.name} needs {frozen[0]}, and a warm-up has no model beside the policy; use sft"
 
 
@@ -134,10 +135,21 @@ def _check_batch(run: RunSections) -> Iterator[Finding]:
 
 def _check_plan(config: RunConfig) -> Iterator[Finding]:
     try:
-        derive_plan(config.algorithm.config, config.run.batch, config.run.sampling)
+        config.plan()
     except ConfigError as error:
         key, _, text = str(error).partition(": ")
         yield tuple(key.split(".")), text
+
+
+def _check_teacher(config: RunConfig, requirements: Requirements) -> Iterator[Finding]:
+    name, teacher = config.algorithm.name, config.run.teacher
+    if TEACHER_LOGPROBS.name not in requirements.needs:
+        if teacher is not None:
+            yield ("teacher",), f"{show(str(teacher.folder))} would be ignored: {name} learns from no teacher"
+    elif teacher is None:
+        yield ("teacher",), f"missing: {name} learns from a teacher; give `teacher.path`, a folder, or `teacher.name`"
+    else:
+        yield from check_teacher(teacher)
 
 
 def _check_rollout(config: RunConfig, requirements: Requirements) -> Iterator[Finding]:
@@ -147,8 +159,10 @@ def _check_rollout(config: RunConfig, requirements: Requirements) -> Iterator[Fi
         yield ("batch", "samples_per_task"), f"{wanted}: batch.samples_per_task is {samples}"
     if config.run.sampling.temperature == 0:
         yield ("sampling", "temperature"), "0 is greedy: all samples of a task would be equal; 1.0 is usual in training"
-    if not config.rewards:
+    if requirements.rewards and not config.rewards:
         yield ("reward",), f"missing: {name} learns from rewards; name a reward, such as exact or python"
+    elif config.run.rollout.drop_equal_rewards and not config.rewards:
+        yield ("rollout", "drop_equal_rewards"), "true would be ignored: the run has no reward"
 
 
 def _check_supervised(config: RunConfig) -> Iterator[Finding]:
@@ -175,7 +189,7 @@ def _check_evaluation(config: RunConfig) -> Iterator[Finding]:
         at: Key = ("eval", "sets", held_out.name) if held_out.name else ("eval",)
         settings = held_out.settings
         if not held_out.rewards:
-            yield (*at, "reward"), f"missing: {config.algorithm.name} is supervised, so the run has no reward for it"
+            yield (*at, "reward"), "missing: the run has no reward, so the evaluation needs its own"
         if settings.samples_per_task > 1 and settings.sampling.temperature == 0:
             greedy = f"`{dotted(at)}.sampling.temperature` is 0, which is greedy"
             yield (*at, "samples_per_task"), f"{settings.samples_per_task} equal samples: {greedy}"

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from relax_core.config.base import Config, ModelConfig
+from relax_core.config.base import Config, ModelConfig, ModelFolder
 
 RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 SET_NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
@@ -27,6 +27,18 @@ class EvalSamplingConfig(SamplingConfig):
     """How tokens are drawn in an evaluation: greedily, unless told otherwise."""
 
     temperature: float = Field(0.0, ge=0, description="0 is greedy.")
+
+
+class TeacherConfig(ModelFolder):
+    """The frozen model that a policy learns from, in distillation; it has the dtype and attention of `model`."""
+
+    temperature: float | None = Field(
+        None,
+        gt=0,
+        description="The teacher's logits are divided by it; absent: `sampling.temperature`, as the policy's are. "
+        "Another one makes a teacher that is surer, or less sure, than itself.",
+    )
+    trust_remote_code: bool = Field(False, description="Whether Python code in the teacher's folder may run.")
 
 
 class PromptConfig(Config):
@@ -220,6 +232,7 @@ class RunSections(Config):
     updates: int | None = Field(None, ge=1, description="Optimizer steps of the main stage; or give `epochs`.")
     epochs: int | None = Field(None, ge=1, description="Passes over the dataset, when `updates` is absent.")
     model: ModelConfig = ModelConfig()
+    teacher: TeacherConfig | None = None
     prompt: PromptConfig = PromptConfig()
     sampling: SamplingConfig = SamplingConfig()
     batch: BatchConfig = BatchConfig()

@@ -5,6 +5,8 @@ from typing import Any
 
 from relax_core.config.run import EvalSetConfig, RunSections
 from relax_core.config.selection import Selected
+from relax_core.dataflow.placement import place
+from relax_core.dataflow.plan import Plan, derive_plan
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class RunConfig:
         transport: The transport.
         weight_sync: The weight sync.
         dataset: Tasks of the main stage.
-        rewards: Rewards of the main stage; empty for a supervised algorithm.
+        rewards: Rewards of the main stage; empty for an algorithm that does without.
         sinks: Receivers of metrics.
         eval_sets: What is evaluated; empty without an evaluation.
         warmup_algorithm: Algorithm of the warm-up; like the next two ``None`` where ``run.warmup.updates`` is 0.
@@ -64,6 +66,15 @@ class RunConfig:
     warmup_algorithm: Selected | None
     warmup_dataset: Selected | None
     warmup_trainer: Selected | None
+
+    def plan(self) -> Plan:
+        """The plan of the main stage, with the device groups of the run's mode.
+
+        Raises:
+            ConfigError: The algorithm needs what nothing can give.
+        """
+        run = self.run
+        return place(derive_plan(self.algorithm.config, run.batch, run.sampling, bool(self.rewards)), run.mode)
 
     def resolved(self) -> dict[str, Any]:
         """The whole configuration with all defaults filled in, as plain data which :func:`load_run` reads again.

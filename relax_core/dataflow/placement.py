@@ -8,7 +8,13 @@ from relax_core.dataflow.plan import HOST, Plan
 
 Mode = Literal["colocate", "hybrid", "fully_async"]
 
-APART: Mapping[str, str] = {"rollout": "engine", "reference": "reference", "actor_fwd": "trainer", "actor": "trainer"}
+APART: Mapping[str, str] = {
+    "rollout": "engine",
+    "reference": "reference",
+    "teacher": "teacher",
+    "actor_fwd": "trainer",
+    "actor": "trainer",
+}
 """Device groups where every model has its own; those that compute with the weights in training share one."""
 
 

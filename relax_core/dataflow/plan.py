@@ -1,6 +1,6 @@
 """The plan of a stage: which roles exist, what each reads and writes, and what a ratio divides. Pure and torch-free."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -14,6 +14,9 @@ from relax_core.dataflow import columns as core
 
 HOST = "host"
 """Device group of roles that need none."""
+
+FROZEN: Mapping[str, ColumnSpec] = {"reference": core.REF_LOGPROBS, "teacher": core.TEACHER_LOGPROBS}
+"""Roles whose model is never trained, and the column that each writes."""
 
 
 class OldPolicy(Enum):
@@ -104,13 +107,14 @@ def _streaming(plan: Plan) -> str:
     return "by group; gradients when a batch is complete, or with batch.streaming as groups come"
 
 
-def derive_plan(algorithm: Config, batch: BatchConfig, sampling: SamplingConfig) -> Plan:
+def derive_plan(algorithm: Config, batch: BatchConfig, sampling: SamplingConfig, rewards: bool = True) -> Plan:
     """Derives the roles of a stage.
 
     Args:
         algorithm: Configuration of the algorithm.
         batch: Sizes.
         sampling: How the rollout draws tokens.
+        rewards: Whether the run has rewards; an algorithm that learns from them is planned with them in any case.
 
     Raises:
         ConfigError: The algorithm needs a column that nothing can write.
@@ -121,7 +125,10 @@ def derive_plan(algorithm: Config, batch: BatchConfig, sampling: SamplingConfig)
     old = _old_policy(requirements, batch, updates)
     _check_old(requirements, batch)
     support = () if requirements.supervised or not _truncated(sampling) else ("support_counts", "support_ids")
-    roles = _supervised_roles(requirements) if requirements.supervised else _rollout_roles(requirements, old, support)
+    if requirements.supervised:
+        roles = _supervised_roles(requirements)
+    else:
+        roles = _rollout_roles(requirements, old, support, rewards or requirements.rewards)
     columns = {spec.name: spec for spec in (*core.CORE_COLUMNS, *requirements.produces)}
     _check_sources(roles, columns)
     used = {name for role in roles for name in (*role.writes, *role.reads)}
@@ -175,13 +182,14 @@ def _supervised_roles(requirements: Requirements) -> list[RolePlan]:
 
 def _frozen_roles(requirements: Requirements, reads: frozenset[str]) -> list[RolePlan]:
     """Models that are never trained, and say what they think of rows."""
-    columns = {"reference": "ref_logprobs"}
     return [
-        RolePlan(name, reads, (column,), "model") for name, column in columns.items() if column in requirements.needs
+        RolePlan(name, reads, (column.name,), "model")
+        for name, column in FROZEN.items()
+        if column.name in requirements.needs
     ]
 
 
-def _rollout_roles(requirements: Requirements, old: OldPolicy, support: Sequence[str]) -> list[RolePlan]:
+def _rollout_roles(requirements: Requirements, old: OldPolicy, support: Sequence[str], rewards: bool) -> list[RolePlan]:
     model_reads = frozenset({"tokens", "loss_mask", *support})
     needs = set(requirements.needs)
     if old is not OldPolicy.TRAINER:
@@ -193,10 +201,11 @@ def _rollout_roles(requirements: Requirements, old: OldPolicy, support: Sequence
             writes=("tokens", "loss_mask", "rollout_logprobs", "segments", "stop_reason", "task", *support),
             device_group="model",
         ),
-        RolePlan(
-            "reward", frozenset({"tokens", "loss_mask", "stop_reason", "task"}), ("reward", "scored", "reward_parts")
-        ),
     ]
+    judged: tuple[str, ...] = ()
+    if rewards:
+        judged = ("reward", "scored", "reward_parts")
+        roles.append(RolePlan("reward", frozenset({"tokens", "loss_mask", "stop_reason", "task"}), judged))
     roles += _frozen_roles(requirements, model_reads)
     if "old_logprobs" in needs:
         roles.append(RolePlan("actor_fwd", model_reads, ("old_logprobs",), "model"))
@@ -204,7 +213,7 @@ def _rollout_roles(requirements: Requirements, old: OldPolicy, support: Sequence
     if produced:
         reads = frozenset({"reward", "scored"}) | requirements.prepare_reads
         roles.append(RolePlan("advantages", reads, produced))
-    described = {"reward", "scored", "segments", "rollout_logprobs", "stop_reason", *core.FOR_PEOPLE}
+    described = {*judged, "segments", "rollout_logprobs", "stop_reason", "task"}
     actor_reads = model_reads | needs | {*produced, *described}
     roles.append(RolePlan("actor", frozenset(actor_reads), device_group="model"))
     return roles

@@ -11,7 +11,18 @@ from relax_core.report.files import evenly
 
 Seconds = npt.NDArray[np.float64]
 
-ROLES = ("source", "rollout", "reward", "reference", "actor_fwd", "advantages", "actor", "evaluator", "checkpoint")
+ROLES = (
+    "source",
+    "rollout",
+    "reward",
+    "reference",
+    "teacher",
+    "actor_fwd",
+    "advantages",
+    "actor",
+    "evaluator",
+    "checkpoint",
+)
 UPDATING = frozenset({"accumulate", "update"})
 """What the actor does for an update; a batch that streams is accumulated piece by piece before it."""
 

@@ -56,13 +56,26 @@ class Builder:
             return self.context.directory / WARM_START
         return self.config.run.model.folder or self.context.directory / MODEL
 
+    def teacher_source(self) -> ModelSource:
+        """The teacher, with the run's dtype and attention."""
+        teacher = self.config.run.teacher
+        assert teacher is not None and teacher.folder is not None, "a plan with a teacher is refused without one"
+        return replace(self.model_source(teacher.folder), trust_remote_code=teacher.trust_remote_code)
+
     def trainer(self, selected: Selected, path: Path, total_updates: int) -> Trainer:
         """A started trainer; its schedule ends with the stage unless the configuration says otherwise."""
         assert isinstance(selected.config, TrainerConfig)
         if not selected.config.total_updates:
             selected = replace(selected, config=selected.config.model_copy(update={"total_updates": total_updates}))
-        trainer: Trainer = selected.build(replace(self.context, model=self.model_source(path)))
-        with loading(path):
+        return self._started(selected, self.model_source(path))
+
+    def frozen(self, source: ModelSource) -> Trainer:
+        """A started trainer of the run's kind that only ever computes."""
+        return self._started(self.config.trainer, source)
+
+    def _started(self, selected: Selected, source: ModelSource) -> Trainer:
+        trainer: Trainer = selected.build(replace(self.context, model=source))
+        with loading(source.path):
             trainer.start()
         return trainer
 

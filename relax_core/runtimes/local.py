@@ -17,7 +17,7 @@ from relax_core.runtimes.length import crossed
 from relax_core.runtimes.record import StageFacts
 from relax_core.runtimes.run import Run
 from relax_core.runtimes.session import open_session
-from relax_core.runtimes.stage import Stage
+from relax_core.runtimes.stage import FrozenModel, Stage
 
 
 def run_local(config: RunConfig, directory: RunDirectory, checkpoint: Checkpoint | None = None) -> Mapping[str, Any]:
@@ -53,9 +53,7 @@ class LocalRun(Run):
     async def _train(self, path: Path) -> None:
         config = self.config
         trainer = self.builder.trainer(config.trainer, path, self.updates)
-        reference = None
-        if self.plan.role("reference") is not None:
-            reference = self.builder.trainer(config.trainer, path, self.updates)
+        frozen = self._frozen(path)
         stage = self._stage(
             "main",
             self.plan,
@@ -65,7 +63,7 @@ class LocalRun(Run):
             trainer,
             self.updates,
             config.run.epochs,
-            reference,
+            frozen,
         )
         if self.checkpoint is None:
             self.stage = stage
@@ -80,9 +78,17 @@ class LocalRun(Run):
             raise KeyboardInterrupt
         self.record.evaluated(await self._evaluate_trained(stage, trainer), stage.actor.updates)
         self._save(stage)
-        trainer.close()
-        if reference is not None:
-            reference.close()
+        for held in (trainer, *(model.trainer for model in frozen.values())):
+            held.close()
+
+    def _frozen(self, path: Path) -> Mapping[str, FrozenModel]:
+        """What the plan has beside the policy, by role; the reference is the policy that the stage begins with."""
+        models, builder, teacher = {}, self.builder, self.config.run.teacher
+        if self.plan.role("reference") is not None:
+            models["reference"] = FrozenModel(builder.frozen(builder.model_source(path)))
+        if self.plan.role("teacher") is not None and teacher is not None:
+            models["teacher"] = FrozenModel(builder.frozen(builder.teacher_source()), teacher.temperature)
+        return models
 
     async def _continue(self, stage: Stage, trainer: Trainer, checkpoint: Checkpoint) -> None:
         """Restores a checkpoint; its weights are published as a new version, since versions never repeat."""

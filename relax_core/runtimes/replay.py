@@ -20,7 +20,6 @@ from relax_core.config.load import RunConfig
 from relax_core.config.run import RunSections
 from relax_core.dataflow.batching import UpdatePlan, micro_batches
 from relax_core.dataflow.columns import FOR_PEOPLE, TRAINER_LOGPROBS
-from relax_core.dataflow.plan import derive_plan
 from relax_core.dataflow.seeds import derive_seed
 from relax_core.metrics.update import update_metrics
 from relax_core.roles.objective import Objective
@@ -84,7 +83,7 @@ class _Learner:
         device = resolve_device(run.device)
         context = Context(run_id=directory.run_id, seed=run.seed, directory=directory.path, device=device)
         builder = Builder(config, context)
-        plan = derive_plan(config.algorithm.config, run.batch, run.sampling)
+        plan = config.plan()
         actor = plan.role("actor")
         assert actor is not None
         self._reads = actor.reads - FOR_PEOPLE

@@ -25,7 +25,6 @@ from relax_core.checkpoint.store import Checkpoint, CheckpointStore
 from relax_core.config.load import RunConfig, Selected
 from relax_core.config.redact import redacted
 from relax_core.config.run import BatchConfig
-from relax_core.dataflow.placement import place
 from relax_core.dataflow.plan import Plan, derive_plan, warmup_batch
 from relax_core.dataflow.seeds import derive_seed
 from relax_core.dataflow.staleness import Staleness
@@ -41,7 +40,7 @@ from relax_core.runtimes.length import groups_needed, main_updates
 from relax_core.runtimes.loops import Loops
 from relax_core.runtimes.record import RunRecord, StageFacts
 from relax_core.runtimes.session import Session
-from relax_core.runtimes.stage import Stage, StageParts
+from relax_core.runtimes.stage import FrozenModel, Stage, StageParts
 from relax_core.runtimes.turns import run_turns
 from relax_core.runtimes.watch import Watch
 
@@ -87,8 +86,7 @@ class Run(ABC):
             count=self._count,
         )
         self.builder = Builder(config, self.context)
-        plan = derive_plan(config.algorithm.config, config.run.batch, config.run.sampling)
-        self.plan = place(plan, config.run.mode)
+        self.plan = config.plan()
         self.dataset = self.builder.dataset(config.dataset, config.run.batch.tasks)
         self.updates = main_updates(config.run, len(self.dataset))
         self._spans = directory.append_jsonl(TIMELINE)
@@ -184,7 +182,7 @@ class Run(ABC):
         trainer: Trainer,
         updates: int,
         epochs: int | None = None,
-        reference: Trainer | None = None,
+        frozen: Mapping[str, FrozenModel] | None = None,
     ) -> Stage:
         run, session = self.config.run, self.session
         context = replace(self.context, seed=derive_seed(run.seed, name))
@@ -215,7 +213,7 @@ class Run(ABC):
             record=self._record() if name == "main" else None,
             engine=session.engine,
             scorer=session.scorer,
-            reference=reference,
+            frozen=frozen or {},
         )
         return Stage(parts)
 

@@ -10,6 +10,7 @@ from relax_core.api.engine import Engine
 from relax_core.config.load import RunConfig
 from relax_core.dataflow.plan import Plan
 from relax_core.models.prompts import PromptCodec
+from relax_core.models.vocabulary import require_same_vocabulary
 from relax_core.roles.evaluator import Evaluator
 from relax_core.roles.scoring import Scorer
 from relax_core.runtimes.components import Builder, check_capabilities, sampling_parameters
@@ -48,6 +49,8 @@ async def open_session(builder: Builder, path: Path, plan: Plan, dataset: Datase
     config = builder.config
     async with AsyncExitStack() as stack:
         codec = builder.codec(path)
+        if plan.role("teacher") is not None:
+            require_same_vocabulary(codec.tokenizer, builder.teacher_source())
         engine = None
         if plan.role("rollout") is not None or config.eval_sets:
             engine = await builder.engine(path)

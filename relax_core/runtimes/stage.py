@@ -1,7 +1,8 @@
 """A stage: one algorithm on one dataset with one trainer; a run has a main stage and perhaps a warm-up."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from relax_core.api.algorithm import Algorithm
@@ -15,7 +16,7 @@ from relax_core.config.run import BatchConfig, RolloutConfig
 from relax_core.dataflow import columns as core
 from relax_core.dataflow.ledger import Ledger, LedgerError
 from relax_core.dataflow.placement import lanes
-from relax_core.dataflow.plan import HOST, Plan
+from relax_core.dataflow.plan import FROZEN, HOST, Plan
 from relax_core.dataflow.staleness import Admission, Staleness
 from relax_core.metrics.hub import MetricHub
 from relax_core.metrics.timeline import Timeline
@@ -40,8 +41,16 @@ from relax_core.runtimes.record import StageFacts
 
 
 @dataclass(frozen=True)
+class FrozenModel:
+    """A model that only ever computes, and the temperature of what it computes; ``None``: that of the policy."""
+
+    trainer: Trainer
+    temperature: float | None = None
+
+
+@dataclass(frozen=True)
 class StageParts:
-    """What a stage is made of; engine, scorer and reference only where the plan has their roles.
+    """What a stage is made of; engine, scorer and frozen models only where the plan has their roles.
 
     ``record`` stores batches, one of so many; ``spans`` stores what the roles did when.
     """
@@ -70,7 +79,7 @@ class StageParts:
     record: tuple[Callable[[BatchRecord], None], int] | None = None
     engine: Engine | None = None
     scorer: Scorer | None = None
-    reference: Trainer | None = None
+    frozen: Mapping[str, FrozenModel] = field(default_factory=dict)
 
 
 class Stage:
@@ -90,7 +99,7 @@ class Stage:
         if parts.record is not None:
             self._recorder = BatchRecorder(*parts.record, self._temperature)
         self._held: list[LocalRanks] = []
-        self.ranks = self._ranks(parts.trainer, self._recorder)
+        self.ranks = self._ranks(parts.trainer, self._temperature, self._recorder)
         parts.transport.open(parts.plan.columns, parts.plan.consumers)
         self.actor = self._actor()
         self.roles: tuple[Role, ...] = tuple(
@@ -117,7 +126,7 @@ class Stage:
             "supervised": lambda: self._labelled(Supervised),
             "preference": lambda: self._labelled(Preference),
             "reward": self._reward,
-            "reference": self._reference,
+            **{name: partial(self._frozen, name) for name in FROZEN},
             "actor_fwd": self._actor_forward,
             "advantages": self._advantages,
             "actor": lambda: self.actor,
@@ -152,9 +161,10 @@ class Stage:
         drop_equal = parts.rollout.drop_equal_rewards
         return RewardRole(parts.transport, parts.scorer, parts.codec, parts.ledger, parts.hub, drop_equal)
 
-    def _reference(self) -> Role:
-        assert self.parts.reference is not None
-        return self._forward("reference", core.REF_LOGPROBS, self._ranks(self.parts.reference), lambda: 0)
+    def _frozen(self, name: str) -> Role:
+        model = self.parts.frozen[name]
+        ranks = self._ranks(model.trainer, model.temperature or self._temperature)
+        return self._forward(name, FROZEN[name], ranks, lambda: 0)
 
     def _actor_forward(self) -> Role:
         return self._forward("actor_fwd", core.OLD_LOGPROBS, self.ranks, self.parts.version, True)
@@ -164,10 +174,10 @@ class Stage:
     ) -> Role:
         return ForwardRole(name, column, ranks, version, self.parts.transport, self.parts.batch, next_batch_only)
 
-    def _ranks(self, trainer: Trainer, recorder: BatchRecorder | None = None) -> Ranks:
+    def _ranks(self, trainer: Trainer, temperature: float, recorder: BatchRecorder | None = None) -> Ranks:
         parts = self.parts
         objective = Objective(parts.algorithm, parts.plan.old)
-        rank = TrainingRank(parts.plan, trainer, parts.transport, objective, self._temperature, recorder=recorder)
+        rank = TrainingRank(parts.plan, trainer, parts.transport, objective, temperature, recorder=recorder)
         self._held.append(LocalRanks(rank))
         return self._held[-1]
 

@@ -83,7 +83,7 @@ def test_a_supervised_run_evaluates_with_rewards_of_the_evaluation_alone(documen
     supervised = ["algorithm=sft", "reward=null"]
     assert load_run(None, [*supervised, "engine.max_batch_rows=2"], document).eval_sets[0].rewards[0].name == "exact"
     line = refusal(document, *supervised, "eval.reward=null")
-    assert line == "eval.reward: missing: sft is supervised, so the run has no reward for it"
+    assert line == "eval.reward: missing: the run has no reward, so the evaluation needs its own"
 
 
 def test_a_resolved_supervised_run_is_still_right(document: dict[str, Any]) -> None:

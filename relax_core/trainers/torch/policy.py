@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from relax_core.api.columns import IntArray
+from relax_core.api.columns import IntArray, Table
 from relax_core.api.context import ModelSource
-from relax_core.api.errors import ConfigError
+from relax_core.api.errors import ConfigError, TrainingError
 from relax_core.api.trainer import MicroBatch
 from relax_core.trainers.layout import Layout, lay_out
 from relax_core.trainers.sharing import attention_mask
@@ -77,9 +77,16 @@ class CausalPolicy:
         layout = lay_out(batch.table, self.device, self.config.packing, self.share_up_to)
         if layout is None:
             return None
+        self._require_known(batch.table)
         support = support_of(batch.table, layout.positions, self.device)
         logprobs, entropy = self._outputs(layout, Sampling(layout.targets, batch.temperature, support))
         return Scored({"logprobs": logprobs, "entropy": entropy}, layout.positions, layout.fed)
+
+    def _require_known(self, table: Table) -> None:
+        """A device would tell of an id beyond the embeddings much later, if at all."""
+        known, largest = self.model.get_input_embeddings().num_embeddings, int(table["tokens"].values.max())
+        if largest >= known:
+            raise TrainingError(f"model: {self.model.name_or_path} has {known} token ids, and a row has id {largest}")
 
     def _outputs(self, layout: Layout, sampling: Sampling) -> tuple[Tensor, Tensor]:
         arguments = {"input_ids": layout.input_ids, "use_cache": False}

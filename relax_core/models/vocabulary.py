@@ -1,0 +1,37 @@
+"""Whether two models mean the same by a token id."""
+
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from relax_core.api.context import ModelSource
+from relax_core.api.errors import ConfigError
+from relax_core.models.loading import loading
+
+
+def require_same_vocabulary(tokenizer: Any, teacher: ModelSource) -> None:
+    """Refuses a teacher to whom the policy's tokens are others.
+
+    Only ids of the tokenizers count: models may have further rows in their embeddings, to which no token belongs.
+
+    Args:
+        tokenizer: The policy's.
+        teacher: Folder with another tokenizer.
+
+    Raises:
+        ConfigError: Names the first id that differs.
+    """
+    with loading(teacher.path):
+        other = AutoTokenizer.from_pretrained(teacher.path, trust_remote_code=teacher.trust_remote_code)
+    ours, theirs = _by_id(tokenizer), _by_id(other)
+    different = sorted(index for index in {*ours, *theirs} if ours.get(index) != theirs.get(index))
+    if different:
+        first = different[0]
+        raise ConfigError(
+            f"teacher: the tokenizer in {str(teacher.path)!r} is not the model's: {len(different)} token ids differ, "
+            f"first {first}, which is {theirs.get(first)!r} to the teacher and {ours.get(first)!r} to the model"
+        )
+
+
+def _by_id(tokenizer: Any) -> dict[int, str]:
+    return {index: token for token, index in tokenizer.get_vocab().items()}
