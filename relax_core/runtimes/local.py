@@ -13,6 +13,7 @@ from relax_core.checkpoint.run_directory import RunDirectory
 from relax_core.checkpoint.store import Checkpoint
 from relax_core.config.load import RunConfig
 from relax_core.roles.rollout import Rollout
+from relax_core.runtimes.interrupt import Interrupt
 from relax_core.runtimes.length import crossed
 from relax_core.runtimes.record import StageFacts
 from relax_core.runtimes.run import Run
@@ -42,7 +43,6 @@ class LocalRun(Run):
     def __init__(self, config: RunConfig, directory: RunDirectory, checkpoint: Checkpoint | None) -> None:
         super().__init__(config, directory, checkpoint)
         self.stage: Stage | None = None
-        self._seen = 0
         self._lengths: list[float] = []
 
     async def _stages(self, path: Path) -> None:
@@ -72,12 +72,15 @@ class LocalRun(Run):
         else:
             await self._continue(stage, trainer, self.checkpoint)
             self.stage = stage
-        self._seen = stage.actor.updates
+            await self._after_batch(stage, trainer)
         if await self._work(stage, self.updates, partial(self._after_batch, stage, trainer)):
             self._save(stage)
             raise KeyboardInterrupt
-        self.record.evaluated(await self._evaluate_trained(stage, trainer), stage.actor.updates)
+        last = Interrupt(lambda: False)
+        await last.watch(self._evaluate_trained(stage, trainer))
         self._save(stage)
+        if last.asked:
+            raise KeyboardInterrupt
         for held in (trainer, *(model.trainer for model in frozen.values())):
             held.close()
 
@@ -99,22 +102,24 @@ class LocalRun(Run):
 
     async def _after_batch(self, stage: Stage, trainer: Trainer) -> None:
         """Evaluation and checkpoint, when an update crossed their interval."""
-        before, now = self._seen, stage.actor.updates
-        self._seen = now
+        before, now = self.record.looked_at, stage.actor.updates
         if now == before or now >= self.updates:
             return
         run = self.config.run
         if run.eval is not None and crossed(run.eval.every, before, now):
             with stage.timeline.span("evaluator", "evaluate"):
-                self.record.evaluated(await self._evaluate_trained(stage, trainer), now)
+                await self._evaluate_trained(stage, trainer)
+        self.record.looked_at = now
         if crossed(run.checkpoint.every, before, now):
             self._save(stage)
 
-    async def _evaluate_trained(self, stage: Stage, trainer: Trainer) -> Mapping[str, float | None]:
-        """Supervised stages publish only when somebody is going to look."""
+    async def _evaluate_trained(self, stage: Stage, trainer: Trainer) -> None:
+        """Scores the policy as it is now. Supervised stages publish only when somebody is going to look."""
         if self.evaluators and stage.rollout is None:
             await self.session.publisher.publish(trainer)
-        return await self._evaluate("eval", stage.actor.updates)
+        update = stage.actor.updates
+        self.record.evaluated(await self._evaluate("eval", update), update)
+        self.record.looked_at = update
 
     def _save(self, stage: Stage) -> None:
         version, rows = self.session.publisher.version, stage.parts.transport.snapshot()

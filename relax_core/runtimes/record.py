@@ -44,6 +44,7 @@ class RunRecord:
         rollout_tokens: Tokens generated for training.
         rollout_s: Wall seconds spent on generating them.
         skipped: Updates that changed nothing.
+        looked_at: Updates after which everything that was due is done; an evaluation that was interrupted still is.
     """
 
     rewards: list[float] = field(default_factory=list)
@@ -54,6 +55,7 @@ class RunRecord:
     rollout_tokens: int = 0
     rollout_s: float = 0.0
     skipped: int = 0
+    looked_at: int = 0
 
     def evaluated(self, scores: Mapping[str, float | None], update: int | None) -> None:
         """Takes down held-out scores by set, after an update of the main stage; ``None``: before the warm-up."""
