@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relax_core.objectives.advantages import group_relative_advantages, has_signal
+from relax_core.objectives.advantages import (
+    LARGEST_ADVANTAGE,
+    group_relative_advantages,
+    has_signal,
+    leave_one_out_advantages,
+)
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 ordinary = st.floats(min_value=-1e3, max_value=1e3)
@@ -50,6 +55,7 @@ def test_any_finite_rewards_give_bounded_advantages(values: list[float]) -> None
     assert np.abs(normalized).max() <= bound * (1 + 1e-12)
     centred = group_relative_advantages(rewards, groups, normalize_by_std=False)
     assert np.isfinite(centred).all()
+    assert np.isfinite(centred.astype(np.float32)).all()
     largest, smallest = max(values), min(values)
     assert np.abs(centred / 2).max() <= (largest / 2 - smallest / 2) * (1 + 1e-12)
 
@@ -91,7 +97,26 @@ def test_signal_is_a_matter_of_the_group() -> None:
     assert has_signal(rewards, groups).tolist() == [True, False, True, False, True]
 
 
+@given(st.lists(st.tuples(ordinary, st.integers(0, 3)), min_size=1, max_size=30))
+def test_leave_one_out_takes_off_the_mean_of_the_others(pairs: list[tuple[float, int]]) -> None:
+    rewards = np.array([reward for reward, _ in pairs])
+    groups = np.array([group for _, group in pairs])
+    advantages = leave_one_out_advantages(rewards, groups)
+    for place, (reward, group) in enumerate(pairs):
+        others = [Fraction(r) for other, (r, g) in enumerate(pairs) if g == group and other != place]
+        expected = float(Fraction(reward) - sum(others) / len(others)) if others else 0.0
+        assert advantages[place] == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@given(st.lists(finite, min_size=1, max_size=12))
+def test_leave_one_out_fits_into_float32(values: list[float]) -> None:
+    advantages = leave_one_out_advantages(np.array(values), np.zeros(len(values), np.int64))
+    assert np.abs(advantages).max() <= LARGEST_ADVANTAGE
+    assert np.isfinite(advantages.astype(np.float32)).all()
+
+
 def test_no_trajectories() -> None:
     nothing = np.zeros(0)
     assert len(group_relative_advantages(nothing, np.zeros(0, np.int64))) == 0
     assert len(has_signal(nothing, np.zeros(0, np.int64))) == 0
+    assert len(leave_one_out_advantages(nothing, np.zeros(0, np.int64))) == 0

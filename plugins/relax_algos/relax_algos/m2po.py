@@ -61,7 +61,7 @@ class M2POConfig(GroupRelativeConfig):
             prepare_reads=asked.prepare_reads | read | {LOSS_MASK.name},
             produces=(*asked.produces, LOG_RATIO_BOUND),
             scope="batch",
-            correction=f"current / rollout, second moment at most {self.second_moment_budget}",
+            correction=f"in the ratio, current / rollout; second moment at most {self.second_moment_budget}",
         )
 
 
