@@ -17,12 +17,14 @@ from relax_core.api.transport import Lease, Transport
 from relax_core.dataflow import columns as core
 from relax_core.models.prompts import PromptCodec
 from relax_core.roles.collaborators import Reporter, TaskLedger
-from relax_core.roles.lease import held
+from relax_core.roles.lease import Renewals
 from relax_core.roles.role import Progress, Role
 from relax_core.roles.scoring import GroupScores, Scorer
 from relax_core.roles.tasks import unpack_task
 
 logger = logging.getLogger(__name__)
+GROUPS_TOLD = 64
+"""Scored groups after which people hear of them, although others are still being scored."""
 
 
 @dataclass
@@ -39,8 +41,10 @@ class Scoring:
     samples: Sequence[Sample]
     open: ExitStack = field(default_factory=ExitStack)
 
-
-Scored = Sequence[tuple[Scoring, GroupScores]]
+    @property
+    def group(self) -> int:
+        """Its id."""
+        return int(self.lease.table.groups[0])
 
 
 class RewardRole(Role):
@@ -72,15 +76,18 @@ class RewardRole(Role):
         self._ledger = ledger
         self._hub = hub
         self._drop_equal_rewards = drop_equal_rewards
+        self._renewals = Renewals(transport)
         self._running: dict[asyncio.Task[GroupScores], Scoring] = {}
+        self._untold: list[tuple[Scoring, GroupScores]] = []
         self._ended = False
 
     async def step(self) -> Progress:
         """Writes the groups that are scored, and begins with all that are ready now."""
         scored = self._take_back()
-        if scored:
-            self._report(scored)
-        if self._begin() or scored:
+        worked = self._begin() or scored
+        if self._untold and (not self._running or len(self._untold) >= GROUPS_TOLD):
+            self._tell()
+        if worked:
             return Progress.WORKED
         if self._ended:
             return Progress.DONE
@@ -106,7 +113,7 @@ class RewardRole(Role):
         while lease is not None:
             table = self._transport.fetch(lease, ["tokens", "loss_mask", "stop_reason", "task"])
             scoring = Scoring(lease, [self._sample(table, row) for row in range(len(table))])
-            scoring.open.enter_context(held(self._transport, lease))
+            scoring.open.enter_context(self._renewals.held(lease))
             scoring.open.enter_context(self.timeline.span(self.name, "score"))
             self._running[asyncio.create_task(self._scorer.score(scoring.samples))] = scoring
             lease = self._take(0.0)
@@ -119,17 +126,17 @@ class RewardRole(Role):
             self._ended = True
             return None
 
-    def _take_back(self) -> Scored:
+    def _take_back(self) -> bool:
         """Writes everything that has been scored."""
-        scored = []
-        for task in [task for task in self._running if task.done()]:
+        ended = [task for task in self._running if task.done()]
+        for task in ended:
             scoring, result = self._running[task], task.result()
             self._write(scoring, result)
             scoring.open.close()
             self._transport.ack(scoring.lease)
             del self._running[task]
-            scored.append((scoring, result))
-        return scored
+            self._untold.append((scoring, result))
+        return bool(ended)
 
     def _sample(self, table: Table, row: int) -> Sample:
         tokens = table["tokens"][row][table["loss_mask"][row].astype(bool)].tolist()
@@ -137,7 +144,7 @@ class RewardRole(Role):
         return Sample(unpack_task(table["task"][row]), self._codec.decode(tokens), tokens, reason)
 
     def _write(self, scoring: Scoring, result: GroupScores) -> None:
-        group = int(scoring.lease.table.groups[0])
+        group = scoring.group
         if result.error is not None:
             logger.warning("group %d dropped: %s", group, result.error)
             self._drop(group, "reward_error")
@@ -161,16 +168,18 @@ class RewardRole(Role):
         self._ledger.dropped(group, reason, rewards)
         self._transport.drop([group])
 
-    def _report(self, scored: Scored) -> None:
+    def _tell(self) -> None:
+        """Means and a sample of what was scored since the last time, in the order of the tasks and not of the clock."""
+        told, self._untold = sorted(self._untold, key=lambda each: each[0].group), []
         step = self._ledger.counts()["issued"]
         parts: dict[str, list[float]] = defaultdict(list)
-        for score in [score for _, result in scored for score in result.scores]:
+        for score in [score for _, result in told for score in result.scores]:
             for name, value in score.parts.items():
                 parts[f"reward/{name}"].append(value)
         if parts:
             means = {name: float(np.mean(values)) for name, values in parts.items()}
             self._hub.write("rollout", step, means)
-        scoring, result = scored[0]
+        scoring, result = told[0]
         if result.scores:
             sample, score = scoring.samples[0], result.scores[0]
             text = (

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_core.api.columns import Column, Table
+from relax_core.api.columns import NO_VERSION, Column, IntArray, Table
 from relax_core.api.errors import EndOfStream
 from relax_core.api.trainer import Sums
 from relax_core.api.transport import Lease
@@ -132,13 +132,18 @@ def _joined(pieces: list[Piece]) -> tuple[Table, UpdatePlan]:
 
 
 def _tables_joined(tables: list[Table]) -> Table:
-    first = tables[0]
+    first, known = tables[0], sorted({name for table in tables for name in table.versions})
     return Table(
         np.concatenate([table.ids for table in tables]),
         np.concatenate([table.groups for table in tables]),
         {name: Column.concat([table[name] for table in tables]) for name in first.columns},
-        {name: np.concatenate([table.versions[name] for table in tables]) for name in first.versions},
+        {name: np.concatenate([_versions(table, name) for table in tables]) for name in known},
     )
+
+
+def _versions(table: Table, column: str) -> IntArray:
+    """Versions of a column's entries; a table of answers without a token knows none."""
+    return table.versions.get(column, np.full(len(table), NO_VERSION))
 
 
 def _record_of(pieces: list[Piece]) -> BatchRecord | None:

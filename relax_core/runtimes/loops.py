@@ -77,7 +77,8 @@ class Loops:
         while not self._finished():
             seen = self._changes.count
             self._waiting.pop(lane, None)
-            progress = await self._step(lane)
+            states = [await role.step() for role in self._lanes[lane]]
+            progress = _of_all(states)
             if progress is Progress.WORKED:
                 self._changes.tell()
                 self._watch.check_drops()
@@ -89,22 +90,15 @@ class Loops:
                 self._changes.tell()
                 return
             else:
-                await self._wait(lane, seen, progress)
+                self._waiting[lane] = (seen, progress)
+                self._check_moving()
+                roles = zip(self._lanes[lane], states, strict=True)
+                await self._wait(seen, [role for role, state in roles if state is Progress.BUSY])
 
-    async def _step(self, lane: int) -> Progress:
-        """One step of each role of a lane."""
-        states = [await role.step() for role in self._lanes[lane]]
-        for state in (Progress.WORKED, Progress.BUSY):
-            if state in states:
-                return state
-        return states[-1]
-
-    async def _wait(self, lane: int, seen: int, progress: Progress) -> None:
-        self._waiting[lane] = (seen, progress)
-        self._check_moving()
+    async def _wait(self, seen: int, busy: Sequence[Role]) -> None:
+        """Until another lane has moved, or something has ended that a role of this one left running."""
         waits = [asyncio.create_task(self._changes.since(seen))]
-        if progress is Progress.BUSY:
-            waits += [asyncio.create_task(role.settled()) for role in self._lanes[lane]]
+        waits += [asyncio.create_task(role.settled()) for role in busy]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -120,3 +114,8 @@ class Loops:
             if progress is Progress.BUSY or (progress is Progress.IDLE and seen != self._changes.count):
                 return
         self._watch.stand_still({self._lanes[lane][-1].name: progress for lane, (_, progress) in self._waiting.items()})
+
+
+def _of_all(states: Sequence[Progress]) -> Progress:
+    """The progress of a lane: that of its busiest role, and else of the last."""
+    return next((state for state in (Progress.WORKED, Progress.BUSY) if state in states), states[-1])

@@ -48,7 +48,7 @@ BATCH = BatchConfig(tasks=2, samples_per_task=2, updates_per_batch=2)
 ALGORITHM = GRPOConfig()
 PLAN = derive_plan(ALGORITHM, BATCH.model_copy(update={"old": "rollout"}), SamplingConfig())
 UPDATES = 6
-CALLS = 200
+CALLS = 260
 """More calls than the roles make in a whole run."""
 
 
@@ -296,7 +296,8 @@ def test_one_death_at_every_call(codec: PromptCodec) -> None:
     asyncio.run(whole.run())
     for number in range(whole.deaths.calls):
         house = House(codec, Deaths((number,)), ".*")
-        assert asyncio.run(house.run()) == 1, number
+        # Which scores are there at which step is not the same every time: a run may end before that call.
+        assert asyncio.run(house.run()) == (number < house.deaths.calls), number
         check(house)
         assert house.ranks.trained == whole.ranks.trained, "the same rows in the same updates"
 
@@ -317,6 +318,7 @@ def test_dropped_groups_are_dropped_once(codec: PromptCodec) -> None:
     for number in range(calls.deaths.calls):
         house = House(codec, Deaths((number,)), ".*")
         house.scorer = _abstaining()
-        assert asyncio.run(house.run()) == 1, number
+        # Which scores are there at which step is not the same every time: a run may end before that call.
+        assert asyncio.run(house.run()) == (number < house.deaths.calls), number
         check(house)
         assert house.ranks.trained == calls.ranks.trained
