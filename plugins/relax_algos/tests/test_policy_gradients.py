@@ -15,8 +15,12 @@ from relax_core.testing.algorithm import AlgorithmContract
 
 COMPONENTS = {component.name: component for component in relax_algos.plugin.relax_algorithms()}
 POLICY_GRADIENTS = sorted(
-    name for name, component in COMPONENTS.items() if issubclass(load_target(component.config), PolicyGradientConfig)
+    name
+    for name, component in COMPONENTS.items()
+    if issubclass(config := load_target(component.config), PolicyGradientConfig)
+    and "teacher_logprobs" not in config().requirements().needs
 )
+"""Those that learn from rewards."""
 ADDED: dict[str, list[dict[str, Any]]] = {
     "grpo": [
         {"kl_coefficient": 0.1, "kl_estimator": "low_variance", "rejection": "geometric", "drop_equal_groups": True},
