@@ -49,7 +49,7 @@ class Case:
             for each in fields(self.theirs)  # type: ignore[arg-type]
             if each.name in NAMING or getattr(self.theirs, each.name) != each.default
         }
-        return _words({"": type(self.theirs).__name__, **shown})
+        return _words({"": type(self.theirs).__name__.removesuffix("Loss"), **shown})
 
     @property
     def ours(self) -> str:
@@ -83,7 +83,7 @@ LOSSES = [
     Case("grpo", GRPOTrainerLoss("bnpo", mask_truncated_completions=True), {"mask_truncated": True}),
     _row_mean(GRPOTrainerLoss("grpo")),
     Case("dapo", GRPOTrainerLoss("dapo", epsilon_high=0.28), {"reduction": "token_mean", **NO_EXCLUSION}),
-    Case("dr_grpo", GRPOTrainerLoss("dr_grpo"), {"constant_length": 256.0}, counts_empty_rows=True),
+    Case("dr_grpo", GRPOTrainerLoss("dr_grpo"), counts_empty_rows=True),
     _row_mean(GRPOTrainerLoss("grpo", "sequence", epsilon=3e-4, epsilon_high=4e-4), "gspo"),
     _row_mean(GRPOTrainerLoss("grpo", "sequence"), "gspo", clip_low=0.2, clip_high=0.2),
     _row_mean(GRPOTrainerLoss("sapo"), "sapo"),
@@ -113,11 +113,9 @@ LOSSES = [
     Case("dpo", DPOTrainerLoss("sigmoid_norm"), {"length_normalized": True}, on_pairs=True),
     Case("dpo", DPOTrainerLoss("ipo"), {"variant": "ipo", "length_normalized": True}, on_pairs=True),
     # Kullback-Leibler divergence in the loss, entropy.
-    Case("grpo", GRPOTrainerLoss("bnpo", beta=0.04), K3),
-    Case(
-        "grpo", GRPOTrainerLoss("bnpo", beta=0.04, use_bias_correction_kl=True), {**K3, "kl_estimator": "weighted_k3"}
-    ),
-    _row_mean(GRPOTrainerLoss("grpo", beta=0.04), **K3),
+    Case("grpo", GRPOTrainerLoss("bnpo", beta=0.04, use_bias_correction_kl=False), K3),
+    Case("grpo", GRPOTrainerLoss("bnpo", beta=0.04), {**K3, "kl_estimator": "weighted_k3"}),
+    _row_mean(GRPOTrainerLoss("grpo", beta=0.04, use_bias_correction_kl=False), **K3),
     Case("grpo", ActorLoss(kl_loss_type="k2", kl_loss_coef=0.04), {**K3, "kl_estimator": "k2"}),
     Case("grpo", ActorLoss(kl_loss_type="low_var_kl", kl_loss_coef=0.04), {**K3, "kl_estimator": "low_variance"}),
     Case("grpo", GRPOTrainerLoss("bnpo", entropy_coef=0.01), {"entropy_coefficient": 0.01}),

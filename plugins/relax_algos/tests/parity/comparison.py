@@ -1,6 +1,6 @@
 """Losses, gradients and advantages of both sides in one form: padded as the peers have it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +54,12 @@ def our_loss(case: Case, update: Update, parts: Sequence[Sequence[int]]) -> Foun
     value, weight, _ = sum_loss(made, [select_rows(tokens, part) for part in parts])
     gradient = gradients(value, tokens)["logprobs"] / weight
     return Found((value / weight).detach(), torch.zeros_like(update["logprobs"]).masked_scatter(update.mask, gradient))
+
+
+def our_metrics(case: Case, update: Update) -> Mapping[str, Tensor]:
+    """What Relax logs of the update, of every token or row."""
+    made = algorithm(case)
+    return made.loss(make_tokens(*_rows(made, update), made.config.requirements().outputs)).metrics
 
 
 def our_loss_on_two_ranks(case: Case, update: Update, parts: Sequence[Sequence[Sequence[int]]]) -> Found:

@@ -9,6 +9,7 @@ from plugins.relax_algos.tests.parity.comparison import (
     our_advantages,
     our_loss,
     our_loss_on_two_ranks,
+    our_metrics,
     their_loss,
 )
 from plugins.relax_algos.tests.parity.update import Update, first_update, later_update, pairs
@@ -16,6 +17,9 @@ from plugins.relax_algos.tests.parity.update import Update, first_update, later_
 RTOL = {torch.float64: 1e-6, torch.float32: 1e-5}
 ATOL = {torch.float64: 1e-12, torch.float32: 1e-7}
 """For what is nearly zero: gradients are of the order of a hundredth."""
+
+BOUNDS = {"clip_fraction", "correction_clipped", "rejected", "off_policy_masked", "masked"}
+"""Metrics that tell which tokens a bound holds."""
 
 TOGETHER = {False: [[1, 2, 5], [], [0, 3, 4, 7, 8], [6]], True: [[1, 2, 5, 6], [0, 3, 4, 7]]}
 RANKS = {False: [[[2, 3], [0, 5, 7]], [[1, 4], [6, 8], []]], True: [[[0, 4], [2, 6], [3, 7]], [[], [1, 5]]]}
@@ -55,3 +59,9 @@ def test_two_ranks(case: Case) -> None:
 def test_advantages(case: Case) -> None:
     update = later_update()
     torch.testing.assert_close(our_advantages(case, update), case.theirs(update), rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", LOSSES, ids=str)
+def test_every_bound_holds_some_tokens_and_not_others(case: Case) -> None:
+    for name, held in our_metrics(case, update_of(case, later_update())).items():
+        assert name not in BOUNDS or 0 < held.float().mean() < 1, name

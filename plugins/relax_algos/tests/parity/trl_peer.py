@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from plugins.relax_algos.tests.parity.update import Update
+from relax_core.api.rows import StopReason
 
 ONE_PROCESS = SimpleNamespace(
     num_processes=1,
@@ -30,13 +31,13 @@ class GRPOTrainerLoss:
     loss_type: str = "dapo"
     importance_sampling_level: str = "token"
     epsilon: float = 0.2
-    epsilon_high: float = 0.2
+    epsilon_high: float | None = None
     delta: float | None = None
     beta: float = 0.0
-    use_bias_correction_kl: bool = False
+    use_bias_correction_kl: bool = True
     off_policy_mask_threshold: float | None = None
     entropy_coef: float = 0.0
-    max_completion_length: int = 256
+    max_completion_length: int = 512
     mask_truncated_completions: bool = False
 
     def __call__(self, update: Update) -> Tensor:
@@ -45,8 +46,6 @@ class GRPOTrainerLoss:
 
         mask = update.mask
         if self.mask_truncated_completions:
-            from relax_core.api.rows import StopReason
-
             mask = mask & (update["stop_reason"] != StopReason.LENGTH)[:, None]
         ids = torch.zeros_like(mask, dtype=torch.int64)
         inputs = {
@@ -78,7 +77,7 @@ class GRPOTrainerLoss:
             loss_type=self.loss_type,
             importance_sampling_level=self.importance_sampling_level,
             epsilon_low=self.epsilon,
-            epsilon_high=self.epsilon_high,
+            epsilon_high=self.epsilon if self.epsilon_high is None else self.epsilon_high,
             beta=self.beta,
             off_policy_mask_threshold=self.off_policy_mask_threshold,
             max_completion_length=self.max_completion_length,
@@ -100,7 +99,7 @@ class RLOOTrainerLoss:
     """``RLOOTrainer``."""
 
     epsilon: float = 0.2
-    epsilon_high: float = 0.2
+    epsilon_high: float | None = None
 
     def __call__(self, update: Update) -> Tensor:
         """The loss of the update."""
@@ -109,7 +108,7 @@ class RLOOTrainerLoss:
         trainer = SimpleNamespace(
             _get_per_token_logps_and_entropies=lambda *_, **__: (update["logprobs"], update["entropy"], None),
             epsilon_low=self.epsilon,
-            epsilon_high=self.epsilon_high,
+            epsilon_high=self.epsilon if self.epsilon_high is None else self.epsilon_high,
             aux_loss_enabled=False,
             model=SimpleNamespace(training=True),
             accelerator=ONE_PROCESS,

@@ -41,7 +41,7 @@ class Update:
         """Some of the answers."""
         chosen = torch.as_tensor(answers)
         columns = {name: value[chosen] for name, value in self.columns.items()}
-        return Update(self.mask[chosen], self.groups[chosen], columns)
+        return Update(self.mask[chosen], self.groups[chosen.numpy()], columns)
 
     def with_columns(self, **columns: Tensor) -> "Update":
         """The same update with other numbers."""
@@ -76,8 +76,8 @@ def later_update(seed: int = 0) -> Update:
     mask[2, 3:5] = False  # what a tool said within an answer
     current = -normal().abs() - 0.01
     old = current + 0.2 * normal()
-    old[0, 1] -= 1.5  # ratios of more than 3, with advantages of both signs
-    old[1, 0] -= 1.5
+    old[0, 1] -= 2.0  # ratios of more than 5, with advantages of both signs
+    old[1, 0] -= 2.0
     rollout = old + 0.2 * normal()
     rollout[2, 0] -= 2.0  # a weight of more than 5
     rollout[5] += 0.4

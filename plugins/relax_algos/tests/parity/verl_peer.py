@@ -1,5 +1,8 @@
-"""Losses and advantages of verl, on tensors alone. Fields are verl's own options, with the defaults of Relax's peers
-where verl has none; ``clip_ratio_c`` is so large that it never acts, because verl cannot switch its dual clip off."""
+"""Losses and advantages of verl, on tensors alone.
+
+Fields are verl's own options, with its defaults, but for ``clip_ratio_c``: verl cannot switch its dual clip off, and so
+large a bound never acts.
+"""
 
 from dataclasses import dataclass
 
