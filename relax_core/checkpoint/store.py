@@ -65,7 +65,7 @@ class CheckpointStore:
     """Checkpoints ``update-000100``, … of one run; one writer at a time.
 
     A checkpoint is written aside, under a name that is no checkpoint's; its marker ``COMPLETE``, which lists the files
-    with their sizes and the SHA-256 of the state, is written last; then the folder is renamed. Whatever a kill leaves
+    with their sizes and the SHA-256 of state and rows, is written last; then the folder is renamed. Whatever a kill leaves
     behind is skipped by :meth:`latest` and removed by the next :meth:`write`.
 
     Args:
@@ -150,7 +150,7 @@ class CheckpointStore:
             raise RelaxError(f"checkpoint {path} was not finished")
         try:
             marker = json.loads((path / MARKER).read_text(encoding="utf-8"))
-            files, digest = dict(marker["files"]), marker["state_sha256"]
+            files, digests = dict(marker["files"]), dict(marker["sha256"])
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise RelaxError(
                 f"checkpoint {path}: no valid marker {MARKER} ({type(error).__name__}: {error})"
@@ -159,10 +159,11 @@ class CheckpointStore:
         if lost := sorted(file for file, size in files.items() if found.get(file) != size):
             details = ", ".join(f"{file}: {found.get(file, 'none')} of {files[file]} bytes" for file in lost)
             raise RelaxError(f"checkpoint {path} has lost data ({details})")
-        content = (path / STATE).read_bytes()
-        if hashlib.sha256(content).hexdigest() != digest:
-            raise RelaxError(f"checkpoint {path}: {STATE} is not the one that was written (SHA-256)")
-        return Checkpoint(int(name[1]), path, json.loads(content), sum(files.values()))
+        for file, digest in digests.items():
+            if _sha256(path / file) != digest:
+                raise RelaxError(f"checkpoint {path}: {file} is not the one that was written (SHA-256)")
+        state = json.loads((path / STATE).read_text(encoding="utf-8"))
+        return Checkpoint(int(name[1]), path, state, sum(files.values()))
 
     def _folders(self) -> list[tuple[int, Path]]:
         """Checkpoints, complete or not, with their update."""
@@ -186,14 +187,19 @@ class CheckpointStore:
 
 def _complete(folder: Path, state: Mapping[str, Any]) -> None:
     """Writes the state, then, with all files on the disk, the marker."""
-    content = json.dumps(state, allow_nan=False).encode()
-    (folder / STATE).write_bytes(content)
+    (folder / STATE).write_text(json.dumps(state, allow_nan=False), encoding="utf-8")
     for path in folder.rglob("*"):
         synchronise(path)
-    marker = {"state_sha256": hashlib.sha256(content).hexdigest(), "files": _sizes(folder)}
+    digests = {file: _sha256(folder / file) for file in (STATE, ROWS) if (folder / file).exists()}
+    marker = {"sha256": digests, "files": _sizes(folder)}
     (folder / MARKER).write_text(json.dumps(marker, indent=1), encoding="utf-8")
     synchronise(folder / MARKER)
     synchronise(folder)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _is_complete(path: Path) -> bool:
