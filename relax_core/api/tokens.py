@@ -5,6 +5,7 @@ Padding, packing, masks and parallelism are invisible here, so a NaN at a masked
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -92,8 +93,9 @@ class Tokens:
         return values[self.row_index]
 
     def with_column(self, name: str, values: Tensor) -> Tokens:
-        """The same tokens with one more per-token column ``[N]``."""
-        return replace(self, columns={**self.columns, name: values}, row_columns=self.row_columns - {name})
+        """The same tokens with one more per-token column ``[N]``, or another in its place."""
+        columns: Mapping[str, Tensor] = ChainMap({name: values}, self.columns)  # type: ignore[arg-type]  # only read
+        return replace(self, columns=columns, row_columns=self.row_columns - {name})
 
 
 def tokens_of(batch: MicroBatch, outputs: Mapping[str, Tensor], device: torch.device | str) -> Tokens:

@@ -20,8 +20,19 @@ def describe_run(config: RunConfig) -> str:
     rows = f"{batch.tasks} tasks" + ("" if plan.requirements.supervised else f" x {batch.samples_per_task} samples")
     title = f"main: {config.algorithm.name}, mode {run.mode}, {length}, batches of {rows}"
     sections.append((title, plan))
-    described = "\n\n".join(f"{title}\n{stage.describe()}" for title, stage in sections)
-    return described if plan.requirements.supervised else f"{described}\n{_admission(run)}"
+    told = ["\n\n".join(f"{title}\n{stage.describe()}" for title, stage in sections)]
+    if plan.role("teacher") is not None:
+        told.append(_teacher(run))
+    if not plan.requirements.supervised:
+        told.append(_admission(run))
+    return "\n".join(told)
+
+
+def _teacher(run: RunSections) -> str:
+    assert run.teacher is not None, "a plan with a teacher is refused without one"
+    drawn = run.sampling.temperature
+    temperature = run.teacher.temperature or drawn
+    return f"teacher = {run.teacher.folder} at temperature {temperature:g}; the policy draws at {drawn:g}"
 
 
 def _admission(run: RunSections) -> str:

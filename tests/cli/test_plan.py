@@ -63,6 +63,30 @@ def test_a_warmup_is_a_stage_of_its_own(plan: Relax) -> None:
     assert "supervised - -> tokens, loss_mask [host]" in told
 
 
+PAIRS = ("dataset={name: jsonl, path: pairs.jsonl}", "reward=null", "algorithm=dpo")
+
+
+def test_preferences_are_compared_with_a_reference(plan: Relax) -> None:
+    told = lines(plan(*PAIRS).out)
+    assert told[1:5] == [
+        "source - -> - [host]",
+        "preference - -> tokens, loss_mask, preferred [host]",
+        "reference loss_mask, tokens -> ref_logprobs [model]",
+        "actor loss_mask, preferred, ref_logprobs, tokens -> - [model]",
+    ]
+    assert "updates per batch: 1; loss per group" in told
+
+
+def test_a_teacher_has_a_device_group_of_its_own_where_roles_work_together(plan: Relax) -> None:
+    settings = ("algorithm=opd", "teacher.path=model", "reward=null", "mode=fully_async", "sampling.temperature=0.8")
+    told = lines(plan(*settings).out)
+    assert [line.split()[0] for line in told[1:5]] == ["source", "rollout", "teacher", "actor"]
+    assert "teacher loss_mask, tokens -> teacher_logprobs [teacher]" in told
+    assert "teacher = model at temperature 0.8; the policy draws at 0.8" in told
+    told = lines(plan(*settings[:2], "teacher.temperature=1", "algorithm.reward_coefficient=1").out)
+    assert [line.split()[0] for line in told[1:7]] == ["source", "rollout", "reward", "teacher", "advantages", "actor"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

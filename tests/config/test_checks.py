@@ -39,6 +39,16 @@ def refusal(document: dict[str, Any], *overrides: str) -> str:
         (["algorithm=sft"], "reward: exact would be ignored: sft is supervised and learns from labels"),
         (["eval.samples_per_task=4"], "eval.samples_per_task: 4 equal samples: `eval.sampling.temperature` is 0"),
         (["warmup.algorithm=grpo"], "warmup.algorithm: grpo is not supervised; a warm-up must be, as sft is"),
+        (["algorithm=opd"], "teacher: missing: opd learns from a teacher; give `teacher.path`, a folder, or "),
+        (["algorithm=opd", "teacher={}"], "teacher: give one of `path`, a folder in Hugging Face format, and `name`"),
+        (["algorithm=opd", "teacher={path: a, name: b}"], "teacher: give one of `path`, a folder in Hugging Face "
+         "format, and `name`, of the catalogue; path and name are given"),
+        (["algorithm=opd", "teacher={name: smolm2}"], "teacher.name: there is no model 'smolm2' in the catalogue; "
+         "did you mean 'smollm2'?"),
+        (["algorithm=opd", "teacher={path: nowhere}"], "teacher.path: missing model: there is no folder 'nowhere'"),
+        (["algorithm=opd", "teacher.path=x", "teacher.temperature=0"], "teacher.temperature: 0 is not greater than 0"),
+        (["teacher={path: x}"], 'teacher: "x" would be ignored: grpo learns from no teacher'),
+        (["warmup.algorithm=opd"], "warmup.algorithm: opd is not supervised; a warm-up must be, as sft is"),
         (["warmup.algorithm=dpo"], "warmup.algorithm: dpo needs ref_logprobs, and a warm-up has no model beside the "),
         (["trainer.minimum_learning_rate=1e-4"], "trainer.minimum_learning_rate: 0.0001 would be ignored: "
          "`schedule` is constant"),
@@ -84,6 +94,30 @@ def test_a_supervised_run_evaluates_with_rewards_of_the_evaluation_alone(documen
     assert load_run(None, [*supervised, "engine.max_batch_rows=2"], document).eval_sets[0].rewards[0].name == "exact"
     line = refusal(document, *supervised, "eval.reward=null")
     assert line == "eval.reward: missing: the run has no reward, so the evaluation needs its own"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        ([], None),
+        (["eval.reward=null"], "eval.reward: missing: the run has no reward, so the evaluation needs its own"),
+        (["rollout.drop_equal_rewards=true"], "rollout.drop_equal_rewards: true would be ignored: the run has no "),
+        (["algorithm.reward_coefficient=1"], "reward: missing: opd learns from rewards; name a reward, such as exact"),
+        (["batch.samples_per_task=1", "algorithm.reward_coefficient=1", "reward=exact"], "batch.samples_per_task: opd "
+         "needs groups of at least 2"),
+        (["batch.samples_per_task=1"], None),
+    ],
+)  # fmt: skip
+def test_a_teacher_may_take_the_place_of_rewards(
+    document: dict[str, Any], model_folder: Path, overrides: list[str], line: str | None
+) -> None:
+    distilled = ["algorithm={name: opd}", f"teacher.path={model_folder}", "reward=null", *overrides]
+    if line is None:
+        config = load_run(None, distilled, document)
+        assert config.plan().role("reward") is None
+        assert load_run(None, base=config.resolved()).resolved() == config.resolved()
+    else:
+        assert refusal(document, *distilled).startswith(line)
 
 
 def test_a_resolved_supervised_run_is_still_right(document: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ def relax_algorithms() -> list[Component]:
         _algorithm("grpo", "GRPO", "Group-relative advantages, clipped ratio."),
         _algorithm("gspo", "GSPO", "Group-relative advantages, clipped ratio of answers."),
         _algorithm("m2po", "M2PO", "Group-relative advantages, a second-moment budget for old rows."),
+        _algorithm("opd", "OPD", "Distillation of a teacher on the policy's own answers."),
         _algorithm("reinforce_plus_plus", "ReinforcePlusPlus", "Returns normalised over the batch."),
         _algorithm("reinforce_plus_plus_baseline", "ReinforcePlusPlusBaseline", "Group mean, batch deviation."),
         _algorithm("rloo", "RLOO", "Leave-one-out baseline, answers as single actions."),
