@@ -172,7 +172,7 @@ def test_the_configuration_reference_is_that_of_the_models() -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, tiny_model_path: Path) -> list[Path]:
-    """Folders of two tiny runs that together log nearly everything there is."""
+    """Folders of tiny runs that together log nearly everything there is."""
     tasks = {"name": "generated", "digits": 2, "heldout": 10}
     base = {
         "runs_dir": str(tmp_path_factory.mktemp("runs")),
@@ -203,9 +203,18 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_model_path: Path) -> lis
             "off_policy_threshold": 0.1,
         },
     }
-    supervised = {"algorithm": {"name": "sft"}, "batch": {"tasks": 4}}
+    supervised: dict[str, object] = {"algorithm": {"name": "sft"}, "batch": {"tasks": 4}}
+    pairs = tmp_path_factory.mktemp("tasks") / "pairs.jsonl"
+    pairs.write_text('{"prompt": "1+1=", "chosen": "2", "rejected": "3"}\n' * 4, encoding="utf-8")
+    preferences = {**supervised, "algorithm": "dpo", "dataset": {"name": "jsonl", "path": str(pairs)}}
+    distilled = {"algorithm": "opd", "teacher": base["model"], "sampling": {"max_new_tokens": 2}}
     folders = []
-    for name, settings in {"policy_gradient": policy_gradient, "supervised": supervised}.items():
+    for name, settings in {
+        "policy_gradient": policy_gradient,
+        "supervised": supervised,
+        "preferences": preferences,
+        "distilled": distilled,
+    }.items():
         config = load_run(None, [f"name={name}"], {**base, **settings})
         directory = RunDirectory.create(config.run.runs_dir, name, config.resolved(), config.run.seed)
         run_local(config, directory)
