@@ -1,6 +1,7 @@
-"""``relax plugins``: what is installed, and why something is not usable."""
+"""``relax plugins``: what is installed, why something is not usable, and how to make and check one of your own."""
 
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from relax_core.component import Component
     from relax_core.discovery import PluginRecord
 
-app = typer.Typer(no_args_is_help=True, help="Show installed plugins and their components.")
+app = typer.Typer(no_args_is_help=True, help="Show installed plugins and their components; make and check your own.")
 
 JSON_SCHEMA_VERSION = 1
 
@@ -65,6 +66,46 @@ def show(
             _print_keys(component)
     if plugin.traceback:
         print(f"\n{plugin.traceback}", end="")
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="Name of the distribution, such as `relax-myalgo`.")],
+    kind: Annotated[str, typer.Option(help="`algorithm`, `reward`, `dataset`, `engine`, ...")],
+    dir: Annotated[Path, typer.Option(help="Where its folder is made.")] = Path(),
+) -> None:
+    """Write a plugin with one component that works, its settings, its tests and a readme."""
+    from relax_core.scaffold.project import create_plugin
+
+    files = create_plugin(name, kind, dir)
+    project = dir / name
+    for file in files:
+        print(file)
+    print(f"\nnext: edit {files[0]}")
+    for command in (f'pip install -e "{project}[test]"', f"pytest {project}", f"relax plugins check {name}"):
+        print(f"      {command}")
+
+
+@app.command()
+def check(
+    name: Annotated[str, typer.Argument(help="Name of the distribution, as `relax plugins list` prints it.")],
+    level: Annotated[
+        str, typer.Option(help="`import`: what it registers. `unit`: also the contract suites. `device`: on a GPU.")
+    ] = "unit",
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="section.component.key=value.", metavar="KEY=VALUE")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Every rule on a line of its own.")] = False,
+) -> None:
+    """Check what an installed plugin promises; exits with 1 if a check fails, 3 if the plugin is not usable."""
+    from relax_core.cli.checks import print_findings
+    from relax_core.registry import registry
+    from relax_core.testing.check import check_plugin
+
+    findings = check_plugin(registry().plugin(name), level, overrides or [])
+    print_findings(findings, verbose)
+    if any(finding.outcome == "failed" for finding in findings):
+        raise typer.Exit(1)
 
 
 def _print_table(plugins: "list[PluginRecord]", verbose: bool) -> None:

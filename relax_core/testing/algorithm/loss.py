@@ -72,7 +72,7 @@ class LossRules(AlgorithmRows):
         assert np.isclose(found.weight, weight.item(), rtol=1e-9), f"Σ weight {rule}"
         assert np.isclose(found.value, value.item(), rtol=1e-9), f"Σ value · weight {rule}"
         for name, gradient in gradients(value, tokens).items():
-            assert np.allclose(found.gradients[name], gradient, rtol=1e-9), f"the gradient of {name} {rule}"
+            assert np.allclose(found.gradients[name], gradient.cpu(), rtol=1e-9), f"the gradient of {name} {rule}"
 
     def test_loss_is_a_function(self, algorithm: Algorithm) -> None:
         tokens = self.make_tokens(algorithm, self.make_rows(algorithm))

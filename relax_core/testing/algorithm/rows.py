@@ -24,6 +24,9 @@ LENGTHS = (3, 1, 4, 2, 6, 1, 5, 2, 3)
 class AlgorithmRows:
     """What the rules share: which algorithm, and rows for it."""
 
+    device: str = "cpu"
+    """Where the tokens are that the loss sees."""
+
     @pytest.fixture
     def algorithm(self) -> Algorithm:
         """The algorithm under test."""
@@ -38,6 +41,10 @@ class AlgorithmRows:
             return logprobs + noise
         if name == "tokens":
             return np.arange(len(logprobs))
+        if name == "loss_mask":
+            return np.ones(len(logprobs), np.bool_)
+        if name == "preferred":
+            return bool(len(logprobs) % 2)
         if name == "stop_reason":
             return np.int8(StopReason.LENGTH if len(logprobs) > 4 else StopReason.STOP)
         raise NotImplementedError(f"override `entry` for the column {name!r}")
@@ -61,7 +68,8 @@ class AlgorithmRows:
 
     def make_tokens(self, algorithm: Algorithm, rows: Sequence[Row], dtype: torch.dtype = torch.float32) -> Tokens:
         """The rows as one micro-batch, without the columns that only ``prepare`` reads."""
-        return make_tokens(seen_by_loss(algorithm, rows), GROUPS, requirements(algorithm).outputs, dtype)
+        seen = seen_by_loss(algorithm, rows)
+        return make_tokens(seen, GROUPS, requirements(algorithm).outputs, dtype, self.device)
 
 
 def requirements(algorithm: Algorithm) -> Requirements:

@@ -17,6 +17,7 @@ def make_tokens(
     groups: Sequence[int] | npt.NDArray[np.int64],
     outputs: Collection[str] = ("logprobs",),
     dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
 ) -> Tokens:
     """A whole update, of at least one row, as one micro-batch.
 
@@ -26,11 +27,12 @@ def make_tokens(
         groups: Group of each row.
         outputs: Columns that stand for what a trainer computes; they become leaves that require a gradient.
         dtype: Of all floating point columns.
+        device: Of everything.
     """
-    lengths = torch.tensor([_length(row) for row in rows], dtype=torch.int64)
-    index = torch.repeat_interleave(torch.arange(len(rows)), lengths)
-    group = torch.as_tensor(np.asarray(groups, np.int64))
-    columns = {name: _tensor([row[name] for row in rows], dtype) for name in rows[0]}
+    lengths = torch.tensor([_length(row) for row in rows], dtype=torch.int64, device=device)
+    index = torch.repeat_interleave(torch.arange(len(rows), device=device), lengths)
+    group = torch.as_tensor(np.asarray(groups, np.int64), device=device)
+    columns = {name: _tensor([row[name] for row in rows], dtype).to(device) for name in rows[0]}
     return Tokens(
         outputs={name: columns.pop(name).requires_grad_() for name in outputs},
         columns=columns,
@@ -44,7 +46,8 @@ def make_tokens(
 
 def select_rows(tokens: Tokens, rows: Sequence[int]) -> Tokens:
     """Some rows as a micro-batch of the same update; gradients reach the outputs of the whole."""
-    chosen = torch.as_tensor(rows, dtype=torch.int64)
+    device = tokens.row_index.device
+    chosen = torch.as_tensor(rows, dtype=torch.int64, device=device)
     place = torch.cat([chosen[:0], *(torch.nonzero(tokens.row_index == row)[:, 0] for row in rows)])
     lengths = torch.bincount(tokens.row_index, minlength=tokens.rows)[chosen]
     return replace(

@@ -1,0 +1,1 @@
+"""New plugins: a complete distribution for every kind of component, from templates that ship with core."""
