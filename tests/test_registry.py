@@ -28,7 +28,7 @@ def load() -> dict[str, PluginRecord]:
 
 def test_a_third_party_plugin_is_found_by_name_and_its_class_is_imported_only_when_asked_for(site: Path) -> None:
     install(RLOO, site)
-    found = Registry.load().find("algorithms", "rloo")
+    found = Registry.load().find("algorithms", "leave_one_out")
     assert (found.plugin.name, found.plugin.version, found.plugin.status) == ("relax-rloo", "0.1.0", "ok")
     assert found.plugin.requirements == ("relax-core<0.2,>=0.1",)
     assert "relax_rloo.rloo" not in sys.modules

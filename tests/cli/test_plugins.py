@@ -85,7 +85,7 @@ def test_show_lists_requirements_and_configuration_keys(site: Path) -> None:
         "relax-rloo 0.1.0 ok",
         "requires relax-core<0.2,>=0.1",
         "",
-        "algorithm rloo Leave-one-out baseline.",
+        "algorithm leave_one_out Leave-one-out baseline.",
         "scale float = 1.0 Factor of the advantages.",
     ]
 

@@ -67,6 +67,10 @@ def test_order_within_a_group_does_not_matter(values: list[float], random: Rando
     rewards, groups = np.array(values), np.zeros(len(values), np.int64)
     before = group_relative_advantages(rewards, groups)
     assert np.allclose(group_relative_advantages(rewards[order], groups), before[order], atol=1e-6)
+    left_out = leave_one_out_advantages(rewards, groups)
+    largest = np.abs(left_out).max()
+    again = leave_one_out_advantages(rewards[order], groups)
+    assert np.allclose(again, left_out[order], atol=1e-6 * largest)
 
 
 @given(st.lists(finite, min_size=1, max_size=8), st.lists(finite, min_size=1, max_size=8))

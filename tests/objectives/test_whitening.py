@@ -1,5 +1,6 @@
 import math
 import statistics
+from random import Random
 
 import numpy as np
 import pytest
@@ -33,6 +34,13 @@ def test_any_finite_values_give_bounded_ones(pairs: list[tuple[float, int]]) -> 
     whitened = whiten(values, counts)
     assert np.isfinite(whitened).all()
     assert np.abs(whitened).max() <= math.sqrt(counts.sum()) * (1 + 1e-9)
+
+
+@given(st.lists(st.tuples(finite, st.integers(0, 9)), min_size=2, max_size=12), st.randoms())
+def test_order_does_not_matter(pairs: list[tuple[float, int]], random: Random) -> None:
+    values, counts = np.array([value for value, _ in pairs]), np.array([count for _, count in pairs])
+    order = random.sample(range(len(pairs)), len(pairs))
+    assert np.allclose(whiten(values[order], counts[order]), whiten(values, counts)[order], atol=1e-6)
 
 
 def test_values_that_do_not_count_have_no_influence() -> None:

@@ -6,4 +6,6 @@ from relax_core import Component, hookimpl
 @hookimpl
 def relax_algorithms() -> list[Component]:
     """The one algorithm of this plugin."""
-    return [Component("rloo", "relax_rloo.rloo:RLOO", "relax_rloo.config:RLOOConfig", "Leave-one-out baseline.")]
+    return [
+        Component("leave_one_out", "relax_rloo.rloo:RLOO", "relax_rloo.config:RLOOConfig", "Leave-one-out baseline.")
+    ]
