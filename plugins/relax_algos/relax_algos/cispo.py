@@ -7,7 +7,7 @@ REINFORCE whose importance weight is clipped, so that no token ever loses its gr
 
 The paper sets no lower bound and tunes the upper one without naming it; the defaults are no lower bound and weights up
 to 5 (ScaleRL, arXiv 2510.13786, and TRL recommend 4 to 5). With ``one_sided`` only the bound on the side that the
-advantage pushes to is applied, as the original Relax had it:
+advantage pushes to is applied, as the first Relax had it:
 
     A >= 0: min(r_t, 1 + clip_high)        A < 0: max(r_t, 1 - clip_low)
 """
