@@ -10,8 +10,8 @@ from typing import Any, Literal
 from torch import Tensor
 
 from plugins.relax_algos.tests.parity.trl_peer import DPOTrainerLoss, GRPOTrainerLoss, RLOOTrainerLoss
-from plugins.relax_algos.tests.parity.update import Update
-from plugins.relax_algos.tests.parity.verl_peer import ActorLoss, Advantages, SFTLoss
+from plugins.relax_algos.tests.parity.update import Update, first_update, later_update, pairs
+from plugins.relax_algos.tests.parity.verl_peer import ActorLoss, Advantages, DistillationLoss, SFTLoss
 
 Peer = Literal["TRL", "verl"]
 NO_EXCLUSION = {"drop_equal_groups": False, "mask_truncated": False}
@@ -28,6 +28,7 @@ class Case:
         counts_empty_rows: The peer's mean over rows also counts rows without a trainable token. Relax's does not, so
             the peer is given the others alone.
         on_pairs: The update is made of pairs.
+        first_update_only: In later updates of a batch the peer differs.
     """
 
     algorithm: str
@@ -35,6 +36,14 @@ class Case:
     settings: Mapping[str, Any] = field(default_factory=dict)
     counts_empty_rows: bool = False
     on_pairs: bool = False
+    first_update_only: bool = False
+
+    def updates(self) -> dict[str, Update]:
+        """The updates whose losses are compared, by name."""
+        made = {"first update": first_update()}
+        if not self.first_update_only:
+            made["later update"] = later_update()
+        return {name: pairs(update) if self.on_pairs else update for name, update in made.items()}
 
     @property
     def peer(self) -> Peer:
@@ -60,7 +69,7 @@ class Case:
         return f"{self.peer} {self.option}"
 
 
-NAMING = {"loss_type", "loss_mode", "adv_estimator"}
+NAMING = {"loss_type", "loss_mode", "use_policy_gradient", "adv_estimator"}
 
 
 def _words(options: Mapping[str, Any]) -> str:
@@ -73,7 +82,7 @@ def _row_mean(theirs: GRPOTrainerLoss, algorithm: str = "grpo", **settings: Any)
 
 
 K3 = {"kl_coefficient": 0.04}
-CLIP_HIGHER = {"clip_low": 0.2, "clip_high": 0.28}
+CLIP_HIGHER = {"clip_high": 0.28}
 
 LOSSES = [
     # Surrogates and reductions.
@@ -112,6 +121,7 @@ LOSSES = [
     Case("dpo", DPOTrainerLoss("sigmoid"), on_pairs=True),
     Case("dpo", DPOTrainerLoss("sigmoid_norm"), {"length_normalized": True}, on_pairs=True),
     Case("dpo", DPOTrainerLoss("ipo"), {"variant": "ipo", "length_normalized": True}, on_pairs=True),
+    Case("opd", DistillationLoss(), first_update_only=True),
     # Kullback-Leibler divergence in the loss, entropy.
     Case("grpo", GRPOTrainerLoss("bnpo", beta=0.04, use_bias_correction_kl=False), K3),
     Case("grpo", GRPOTrainerLoss("bnpo", beta=0.04), {**K3, "kl_estimator": "weighted_k3"}),

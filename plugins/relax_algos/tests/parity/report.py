@@ -6,7 +6,7 @@ import torch
 
 from plugins.relax_algos.tests.parity.cases import ADVANTAGES, LOSSES, Case
 from plugins.relax_algos.tests.parity.comparison import our_advantages, our_loss, their_loss
-from plugins.relax_algos.tests.parity.update import first_update, later_update, pairs
+from plugins.relax_algos.tests.parity.update import later_update
 
 
 def line(case: Case) -> str:
@@ -17,8 +17,7 @@ def line(case: Case) -> str:
 def loss_deviation(case: Case, dtype: torch.dtype) -> float:
     """Largest relative deviation of a loss, and of a gradient relative to the largest of its update."""
     deviations = [0.0]
-    for made in (first_update(), later_update()):
-        update = (pairs(made) if case.on_pairs else made).to(dtype)
+    for update in (update.to(dtype) for update in case.updates().values()):
         ours, theirs = our_loss(case, update, [range(len(update.trained))]), their_loss(case, update)
         deviations.append(((ours.loss - theirs.loss) / theirs.loss).abs().item())
         deviations.append(((ours.gradient - theirs.gradient).abs().max() / theirs.gradient.abs().max()).item())

@@ -8,7 +8,7 @@ from plugins.relax_algos.tests.parity.cases import ADVANTAGES, K3, Case
 from plugins.relax_algos.tests.parity.comparison import our_advantages, our_loss, their_loss
 from plugins.relax_algos.tests.parity.trl_peer import GRPOTrainerLoss
 from plugins.relax_algos.tests.parity.update import Update, later_update
-from plugins.relax_algos.tests.parity.verl_peer import ActorLoss
+from plugins.relax_algos.tests.parity.verl_peer import ActorLoss, DistillationLoss
 
 pytestmark = pytest.mark.usefixtures("peers")
 UPDATE = later_update()
@@ -71,3 +71,8 @@ def test_verl_trains_on_the_raw_reward_of_a_lone_answer(case: Case) -> None:
     alone = UPDATE.select([0])
     assert case.theirs(alone)[alone.mask].all()
     assert not our_advantages(case, alone).any()
+
+
+def test_verl_distils_with_the_policy_of_the_moment() -> None:
+    case = Case("opd", DistillationLoss())
+    assert ours(case).item() != pytest.approx(their_loss(case, UPDATE).loss.item(), rel=1e-3)

@@ -12,7 +12,7 @@ from plugins.relax_algos.tests.parity.comparison import (
     our_metrics,
     their_loss,
 )
-from plugins.relax_algos.tests.parity.update import Update, first_update, later_update, pairs
+from plugins.relax_algos.tests.parity.update import later_update
 
 RTOL = {torch.float64: 1e-6, torch.float32: 1e-5}
 ATOL = {torch.float64: 1e-12, torch.float32: 1e-7}
@@ -28,10 +28,6 @@ RANKS = {False: [[[2, 3], [0, 5, 7]], [[1, 4], [6, 8], []]], True: [[[0, 4], [2,
 pytestmark = pytest.mark.usefixtures("peers")
 
 
-def update_of(case: Case, update: Update) -> Update:
-    return pairs(update) if case.on_pairs else update
-
-
 def assert_same(ours: Found, theirs: Found) -> None:
     dtype = theirs.gradient.dtype
     torch.testing.assert_close(ours.loss, theirs.loss.to(dtype), rtol=RTOL[dtype], atol=ATOL[dtype])
@@ -40,10 +36,9 @@ def assert_same(ours: Found, theirs: Found) -> None:
 
 
 @pytest.mark.parametrize("dtype", RTOL, ids=str)
-@pytest.mark.parametrize("update", [first_update(), later_update()], ids=["first update", "later update"])
-@pytest.mark.parametrize("case", LOSSES, ids=str)
-def test_loss_and_gradient(case: Case, update: Update, dtype: torch.dtype) -> None:
-    update = update_of(case, update).to(dtype)
+@pytest.mark.parametrize(("case", "name"), [(case, name) for case in LOSSES for name in case.updates()], ids=str)
+def test_loss_and_gradient(case: Case, name: str, dtype: torch.dtype) -> None:
+    update = case.updates()[name].to(dtype)
     theirs = their_loss(case, update)
     assert_same(our_loss(case, update, [range(len(update.trained))]), theirs)
     assert_same(our_loss(case, update, TOGETHER[case.on_pairs]), theirs)
@@ -51,7 +46,7 @@ def test_loss_and_gradient(case: Case, update: Update, dtype: torch.dtype) -> No
 
 @pytest.mark.parametrize("case", LOSSES, ids=str)
 def test_two_ranks(case: Case) -> None:
-    update = update_of(case, later_update())
+    *_, update = case.updates().values()
     assert_same(our_loss_on_two_ranks(case, update, RANKS[case.on_pairs]), their_loss(case, update))
 
 
@@ -61,7 +56,8 @@ def test_advantages(case: Case) -> None:
     torch.testing.assert_close(our_advantages(case, update), case.theirs(update), rtol=1e-6, atol=1e-12)
 
 
-@pytest.mark.parametrize("case", LOSSES, ids=str)
+@pytest.mark.parametrize("case", [case for case in LOSSES if not case.first_update_only], ids=str)
 def test_every_bound_holds_some_tokens_and_not_others(case: Case) -> None:
-    for name, held in our_metrics(case, update_of(case, later_update())).items():
+    *_, update = case.updates().values()
+    for name, held in our_metrics(case, update).items():
         assert name not in BOUNDS or 0 < held.float().mean() < 1, name

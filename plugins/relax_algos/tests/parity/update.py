@@ -92,6 +92,7 @@ def later_update(seed: int = 0) -> Update:
         "rollout_logprobs": rollout,
         "ref_logprobs": reference,
         "advantages": advantages,
+        "teacher_logprobs": current + 0.3 * normal(),
         "reward": torch.tensor([1.0, 0.5, 0.0, 0.3, 0.0, 1.0, 0.7, 1.0, -2.0, 0.3], dtype=torch.float64),
         "stop_reason": torch.where(torch.tensor(LENGTHS) == 7, int(StopReason.LENGTH), int(StopReason.STOP)),
     }

@@ -5,6 +5,7 @@ large a bound never acts.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -55,7 +56,7 @@ class ActorLoss:
             clip_ratio_c=self.clip_ratio_c,
         )
         config.global_batch_info["loss_scale_factor"] = self.loss_scale_factor
-        advantages = update["advantages"][:, None] * mask
+        advantages = update["advantages"].reshape(len(mask), -1) * mask
         policy_loss = get_policy_loss_fn(self.loss_mode)
         loss, _ = policy_loss(old, current, advantages, mask, self.loss_agg_mode, config, weights)
         loss = loss - self.entropy_coeff * agg_loss(
@@ -82,6 +83,22 @@ class SFTLoss:
         assign_non_tensor(data, pad_mode=DatasetPadMode.RIGHT, dp_size=1, batch_num_tokens=int(update.mask.sum()))
         loss, _ = sft_loss(None, {"log_probs": update["logprobs"]}, data)
         return loss
+
+
+@dataclass(frozen=True)
+class DistillationLoss:
+    """``verl.trainer.distillation.losses.distillation_loss`` with ``use_policy_gradient``: the negative estimate of
+    the KL to the teacher as advantages in the loss of the actor."""
+
+    loss_mode: str = "k1"
+    use_policy_gradient: Literal[True] = True
+
+    def __call__(self, update: Update) -> Tensor:
+        """The loss of the update."""
+        from verl.trainer.ppo.core_algos import kl_penalty
+
+        kl = kl_penalty(update["logprobs"], update["teacher_logprobs"], self.loss_mode).detach()
+        return ActorLoss()(update.with_columns(advantages=-kl))
 
 
 @dataclass(frozen=True)
