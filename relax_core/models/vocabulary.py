@@ -28,9 +28,14 @@ def require_same_vocabulary(tokenizer: Any, teacher: ModelSource) -> None:
     if different:
         first = different[0]
         raise ConfigError(
-            f"teacher: the tokenizer in {str(teacher.path)!r} is not the model's: {len(different)} token ids differ, "
-            f"first {first}, which is {theirs.get(first)!r} to the teacher and {ours.get(first)!r} to the model"
+            f"teacher: the tokenizer in {str(teacher.path)!r} is not the model's: different token ids "
+            f"{len(different)}, first {first}: {_shown(theirs, first)} to the teacher, "
+            f"{_shown(ours, first)} to the model"
         )
+
+
+def _shown(tokens: dict[int, str], index: int) -> str:
+    return repr(tokens[index]) if index in tokens else "none"
 
 
 def _by_id(tokenizer: Any) -> dict[int, str]:

@@ -38,6 +38,8 @@ PANELS = (
     Panel("Evaluation", ("eval/reward", "eval/*/reward"), "Mean reward on tasks that are never trained on"),
     Panel("Response length", ("rollout/response_tokens", "rollout/response_tokens_max"), "Tokens of an answer"),
     Panel("Entropy", ("train/entropy",), "Of the distribution each token was drawn from, in nats"),
+    Panel("Distance to the teacher", ("train/kl_teacher",), "KL of the policy to its teacher, estimated, per token"),
+    Panel("Margin", ("train/margin",), "Reward of the chosen answers above that of the rejected ones"),
     Panel("Clip fraction", ("train/clip_fraction*",), "Share of tokens whose gradient a clip cut off"),
     Panel("Gradient norm", ("train/grad_norm",), "Of the whole gradient, before clipping"),
     Panel(

@@ -84,7 +84,8 @@ def test_a_teacher_with_other_tokens_is_refused(run: Run, tmp_path: Path) -> Non
     tokenizer = byte_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|tool|>"]})
     tokenizer.save_pretrained(folder)
-    with pytest.raises(ConfigError, match=r"teacher: the tokenizer in '.*other' is not the model's: 1 token ids diff"):
+    line = r"teacher: the tokenizer in '.*other' is not the model's: different token ids 1, first 266: '<\|tool\|>' to"
+    with pytest.raises(ConfigError, match=line):
         run("other", *DISTILL, taught_by(folder))
 
 

@@ -70,7 +70,9 @@ def test_the_rows_of_a_batch_are_pairs_with_the_references_opinion(run: Run, tmp
             answer = bytes(table["tokens"][row][table["loss_mask"][row].astype(bool)][:-1].astype(np.uint8))
             assert (b"n" not in answer) == table["preferred"].values[row]
             reference, trained = table["ref_logprobs"][row], table["trainer_logprobs"][row]
-            assert np.abs(reference - trained).max() < 1e-5, "update 1 is made with the weights of the reference"
+            assert np.abs(np.subtract(reference, trained)).max() < 1e-5, (
+                "update 1 is made with the weights of the reference"
+            )
 
 
 def test_a_warm_start_is_the_reference(run: Run, tmp_path: Path) -> None:
