@@ -187,8 +187,8 @@ def test_a_value_of_the_wrong_type_is_one_line_in_plain_words(document: dict[str
             "stop, stop_token_ids",
         ),
         ("dataset.api_key=s3cret", 'dataset.api_key: unknown key (value "***")'),
-        ("dataset=null", "dataset.name: missing; known here: generated, jsonl, reasoning_gym"),
-        ("eval.dataset=null", "eval.dataset.name: missing; known here: generated, jsonl, reasoning_gym"),
+        ("dataset=null", "dataset.name: missing; known here: generated, jsonl, parquet, reasoning_gym"),
+        ("eval.dataset=null", "eval.dataset.name: missing; known here: generated, jsonl, parquet, reasoning_gym"),
     ],
 )
 def test_wrong_values_are_told_in_plain_words(document: dict[str, Any], override: str, line: str) -> None:
