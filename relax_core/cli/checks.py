@@ -27,7 +27,9 @@ def _grouped(findings: Iterable[Finding]) -> dict[tuple[str, str], list[Finding]
 def _short(group: Sequence[Finding]) -> list[list[str]]:
     failed = [_line(finding) for finding in group if finding.outcome == "failed"]
     reasons = Counter(finding.detail for finding in group if finding.outcome == "skipped")
-    return [[_result(group), ""], *failed, *([f"{count} skipped", reason] for reason, count in reasons.items())]
+    skipped = [[f"{count} skipped", reason] for reason, count in reasons.items()]
+    summary = [[_result(group), ""]] if len(group) > 1 else []
+    return [*summary, *failed, *skipped] or [[_result(group), ""]]
 
 
 def _line(finding: Finding) -> list[str]:

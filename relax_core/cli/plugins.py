@@ -78,10 +78,10 @@ def new(
     from relax_core.scaffold.project import create_plugin
 
     files = create_plugin(name, kind, dir)
-    project = dir / name
     for file in files:
         print(file)
     print(f"\nnext: edit {files[0]}")
+    project = dir / name if dir.is_absolute() else f"./{dir / name}"
     for command in (f'pip install -e "{project}[test]"', f"pytest {project}", f"relax plugins check {name}"):
         print(f"      {command}")
 

@@ -66,7 +66,9 @@ def _words(name: str, kind: str) -> dict[str, str]:
         raise ConfigError(f"{name!r}: there is a package {package!r} already; choose another name")
     for found in registry().offers(kind):
         if found.component.name == component:
-            raise ConfigError(f"{name!r}: {found.plugin.name} has a {section(kind)} {component!r}; choose another name")
+            raise ConfigError(
+                f"{name!r}: {section(kind)} {component!r} is one of {found.plugin.name}; choose another name"
+            )
     key = next(known.key for known in SECTIONS if known.kind == kind)
     noun = section(kind).replace("_", " ")
     major, minor = __version__.split(".")[:2]
@@ -74,7 +76,7 @@ def _words(name: str, kind: str) -> dict[str, str]:
         "distribution": name,
         "package": package,
         "component": component,
-        "class_name": _camel(component) + _camel(section(kind)),
+        "class_name": _camel(component.removesuffix(section(kind))) + _camel(section(kind)),
         "kind": kind,
         "section": section(kind),
         "noun": noun,

@@ -118,7 +118,8 @@ def _accelerator() -> str:
 
 
 def _import_findings(plugin: PluginRecord) -> list[Finding]:
-    ended = _python(["-m", "relax_core.testing.import_check", plugin.name])
+    # The only plugin there: what another one imports is not its fault.
+    ended = _python("relax_core.testing.import_check", plugin.name, RELAX_PLUGINS=plugin.name)
     findings = [Finding(**json.loads(line)) for line in ended.stdout.splitlines() if line.startswith("{")]
     if ended.returncode != 0:
         last = (ended.stderr.strip().splitlines() or ["no output"])[-1]
@@ -157,9 +158,9 @@ def _run(level: str, suites: Mapping[str, str]) -> list[Finding]:
         place = Path(folder)
         (place / "pytest.ini").write_text(PYTEST_INI, encoding="utf-8")
         (place / "test_installed.py").write_text(f"{IMPORTS}\n{classes}", encoding="utf-8")
-        options = ["-q", "-p", "no:cacheprovider", "--junitxml=report.xml", "--tb=short"]
-        ended = _python(["-m", "pytest", *options, "test_installed.py"], place)
         report = place / "report.xml"
+        own = ("-c", place / "pytest.ini", "--rootdir", place, "-p", "no:cacheprovider")
+        ended = _python("pytest", *own, f"--junitxml={report}", place / "test_installed.py")
         if ended.returncode not in (0, 1) or not report.exists():
             last = (ended.stdout + ended.stderr).strip().splitlines()[-1:]
             raise RelaxError(f"the contract suites did not run: {' '.join(last)}")
@@ -181,14 +182,14 @@ def _finding(level: str, case: ElementTree.Element, titles: Sequence[str]) -> Fi
     return Finding(level, subject, rule, outcome, detail.partition("\n")[0])
 
 
-def _python(arguments: Sequence[str], folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
-    environment = {**CALM, **{name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}}
+def _python(module: str, *arguments: str | Path, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """Runs a module; what lies in the present folder is not imported in place of what is installed."""
+    ours = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
     try:
         return subprocess.run(
-            [sys.executable, *arguments],
+            [sys.executable, "-P", "-m", module, *arguments],
             check=False,
-            cwd=folder,
-            env=environment,
+            env={**CALM, **ours, **variables},
             capture_output=True,
             text=True,
             timeout=DEADLINE,
