@@ -60,8 +60,10 @@ class BatchConfig(Config):
     updates_per_batch: int = Field(1, ge=1, description="Optimizer steps per pass over a batch; divides `tasks`.")
     epochs_per_batch: int = Field(1, ge=1, description="Passes over a batch.")
     tokens_per_micro_batch: int = Field(16384, ge=1, description="Padded tokens that go through the model together.")
-    old: Literal["trainer", "rollout"] = Field(
-        "trainer", description="Proximal policy of a ratio: the trainer at the start of the batch, or the engine."
+    old: Literal["auto", "trainer", "rollout"] = Field(
+        "auto",
+        description="Proximal policy of a ratio: the trainer at the start of the batch, or the engine that drew the "
+        "token. `auto`: the trainer, but with `max_staleness` above 0 and no correction for the lag the engine.",
     )
     streaming: bool = Field(
         False,

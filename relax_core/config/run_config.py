@@ -74,7 +74,8 @@ class RunConfig:
             ConfigError: The algorithm needs what nothing can give.
         """
         run = self.run
-        return place(derive_plan(self.algorithm.config, run.batch, run.sampling, bool(self.rewards)), run.mode)
+        rewards = bool(self.rewards)
+        return place(derive_plan(self.algorithm.config, run.batch, run.sampling, rewards, run.max_staleness), run.mode)
 
     def resolved(self) -> dict[str, Any]:
         """The whole configuration with all defaults filled in, as plain data which :func:`load_run` reads again.

@@ -107,7 +107,9 @@ def _streaming(plan: Plan) -> str:
     return "by group; gradients when a batch is complete, or with batch.streaming as groups come"
 
 
-def derive_plan(algorithm: Config, batch: BatchConfig, sampling: SamplingConfig, rewards: bool = True) -> Plan:
+def derive_plan(
+    algorithm: Config, batch: BatchConfig, sampling: SamplingConfig, rewards: bool = True, max_staleness: int = 0
+) -> Plan:
     """Derives the roles of a stage.
 
     Args:
@@ -115,6 +117,7 @@ def derive_plan(algorithm: Config, batch: BatchConfig, sampling: SamplingConfig,
         batch: Sizes.
         sampling: How the rollout draws tokens.
         rewards: Whether the run has rewards; an algorithm that learns from them is planned with them in any case.
+        max_staleness: Versions that a token may be older than the trainer.
 
     Raises:
         ConfigError: The algorithm needs a column that nothing can write.
@@ -122,7 +125,7 @@ def derive_plan(algorithm: Config, batch: BatchConfig, sampling: SamplingConfig,
     assert isinstance(algorithm, AlgorithmConfig)
     requirements = algorithm.requirements()
     updates = batch.updates_per_batch * batch.epochs_per_batch
-    old = _old_policy(requirements, batch, updates)
+    old = _old_policy(requirements, batch, updates, max_staleness)
     _check_old(requirements, batch)
     support = () if requirements.supervised or not _truncated(sampling) else ("support_counts", "support_ids")
     if requirements.supervised:
@@ -161,10 +164,12 @@ def _truncated(sampling: SamplingConfig) -> bool:
     return sampling.top_p < 1 or sampling.top_k > 0
 
 
-def _old_policy(requirements: Requirements, batch: BatchConfig, updates: int) -> OldPolicy:
+def _old_policy(requirements: Requirements, batch: BatchConfig, updates: int, max_staleness: int) -> OldPolicy:
     if "old_logprobs" not in requirements.needs:
         return OldPolicy.NONE
-    if batch.old == "rollout":
+    # Stale tokens need a ratio to the policy that drew them, or a correction: the trainer's own ratio knows of no lag.
+    uncorrected = requirements.correction == "none" and "old_logprobs" not in requirements.prepare_reads
+    if batch.old == "rollout" or (batch.old == "auto" and max_staleness and uncorrected):
         return OldPolicy.ROLLOUT
     if updates == 1 and "old_logprobs" not in requirements.prepare_reads:
         return OldPolicy.CURRENT
