@@ -1,5 +1,6 @@
 """``relax plugins``: what is installed, why something is not usable, and how to make and check one of your own."""
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -102,7 +103,10 @@ def check(
     from relax_core.registry import registry
     from relax_core.testing.check import check_plugin
 
-    findings = check_plugin(registry().plugin(name), level, overrides or [])
+    plugin = registry().plugin(name)
+    if level != "import" and sys.stderr.isatty():
+        typer.echo("running the contract suites, which may take minutes", err=True)
+    findings = check_plugin(plugin, level, overrides or [])
     print_findings(findings, verbose)
     if any(finding.outcome == "failed" for finding in findings):
         raise typer.Exit(1)

@@ -25,7 +25,7 @@ EXCLUDED = "test_a_token_that_another_policy_excludes_gives_a_finite_loss"
 GRADIENT = "test_gradient_at_ratio_one_is_the_policy_gradient"
 STRICT = "test_configuration_is_strict_and_has_defaults"
 PURE_REQUIREMENTS = "test_requirements_are_pure"
-LIGHT = "test_configuration_imports_without_torch"
+LIGHT = "test_configuration_is_light"
 
 ERRORS: list[tuple[type[wrong.Sound], str, str]] = [
     (wrong.NoBaseline, EQUAL, "equal rewards of 1.0 give advantages"),
