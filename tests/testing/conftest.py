@@ -1,14 +1,16 @@
 """Which rules of a contract suite something breaks."""
 
+import asyncio
 import inspect
 import itertools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Any
 
 import pytest
 
 Broken = dict[str, str]
 """What went wrong first, by rule: ``AssertionError`` with the rule's message, or what the subject itself raised."""
+DEADLINE = 120.0
 FindBroken = Callable[..., Broken]
 
 
@@ -35,12 +37,19 @@ def _first_problem(contract: Any, rule: Any, fixtures: dict[str, Callable[[], An
     for parameters in _parameters(rule):
         wanted = [name for name in inspect.signature(rule).parameters if name != "self" and name not in parameters]
         try:
-            rule(contract, **{name: fixtures[name]() for name in wanted}, **parameters)
+            ended = rule(contract, **{name: fixtures[name]() for name in wanted}, **parameters)
+            if inspect.isawaitable(ended):
+                asyncio.run(_within(ended))
         except pytest.skip.Exception:
             continue
         except (Exception, pytest.fail.Exception) as error:
             return f"{type(error).__name__}: {error}"
     return None
+
+
+async def _within(rule: Awaitable[None]) -> None:
+    async with asyncio.timeout(DEADLINE):
+        await rule
 
 
 def _parameters(rule: Any) -> Iterator[dict[str, Any]]:
