@@ -65,8 +65,8 @@ class CheckpointStore:
     """Checkpoints ``update-000100``, … of one run; one writer at a time.
 
     A checkpoint is written aside, under a name that is no checkpoint's; its marker ``COMPLETE``, which lists the files
-    with their sizes and the SHA-256 of state and rows, is written last; then the folder is renamed. Whatever a kill leaves
-    behind is skipped by :meth:`latest` and removed by the next :meth:`write`.
+    with their sizes and the SHA-256 of state and rows, is written last; then the folder is renamed. Whatever a kill
+    leaves behind is skipped by :meth:`latest` and removed by the next :meth:`write`.
 
     Args:
         directory: Folder of the checkpoints; made when needed.

@@ -98,8 +98,8 @@ class RolloutConfig(Config):
     )
     drop_equal_rewards: bool = Field(
         False,
-        description="Dynamic sampling: a group whose rewards are all equal teaches nothing; it is dropped, counted, and "
-        "another task takes its place.",
+        description="Dynamic sampling: a group whose rewards are all equal teaches nothing; it is dropped and counted, "
+        "and another task takes its place.",
     )
 
 
@@ -220,8 +220,8 @@ class RunSections(Config):
     seed: int = Field(0, ge=0, description="Base of every random draw of the run.")
     mode: Literal["colocate", "hybrid", "fully_async"] = Field(
         "colocate",
-        description="Placement of the roles. `colocate`: they take turns on one device. `fully_async`: generation has a "
-        "process and weights of its own, and goes on while the trainer trains.",
+        description="Placement of the roles. `colocate`: they take turns on one device. `fully_async`: generation has "
+        "a process and weights of its own, and goes on while the trainer trains.",
     )
     max_staleness: int = Field(0, ge=0, description="Versions a trained token may lag behind the trainer.")
     on_stale: Literal["drop", "keep", "reweight"] = Field(
