@@ -81,8 +81,11 @@ async def start(context):
 
 
 def workers():
-    """This process's children, but for multiprocessing's own tracker of named semaphores."""
-    return [child for child in psutil.Process().children() if "resource_tracker" not in " ".join(child.cmdline())]
+    """This process's children, but for those that multiprocessing keeps for itself, perhaps since another test."""
+    own = ("resource_tracker", "forkserver")
+    return [
+        child for child in psutil.Process().children() if not any(name in " ".join(child.cmdline()) for name in own)
+    ]
 
 
 @pytest.mark.parametrize(
