@@ -168,6 +168,9 @@ class RunState:
             tokens, seconds = self._rollout()
             if seconds:
                 metrics = {**metrics, "perf/rollout_tokens_per_s": tokens / seconds}
+            stages = Counter(self._ledger.pending.values())
+            waiting = {"running": stages["issued"], "queued": stages["generated"]}
+            metrics |= {f"rollout/{stage}_groups": float(count) for stage, count in waiting.items()}
             self._put(Record("report", (update, {**metrics, "mismatch/probe_max": self._probe_gap})))
 
     def rolled_out(self, life: int, tokens: int, seconds: float) -> None:

@@ -91,7 +91,13 @@ def test_an_update_is_reported_once_and_with_what_the_rollouts_of_all_lives_did(
     for update in (1, 1, 2):
         state.report(update, {"train/loss": float(update)})
     first, second = state.drain(0.0)
-    assert first.arguments[1] == {"train/loss": 1.0, "perf/rollout_tokens_per_s": 50.0, "mismatch/probe_max": 1e-7}
+    assert first.arguments[1] == {
+        "train/loss": 1.0,
+        "perf/rollout_tokens_per_s": 50.0,
+        "rollout/running_groups": 0.0,
+        "rollout/queued_groups": 0.0,
+        "mismatch/probe_max": 1e-7,
+    }
     assert second.arguments[0] == 2
     assert (state.facts().rollout_tokens, state.facts().rollout_s, state.version()) == (150, 3.0, 3)
 
