@@ -15,6 +15,8 @@ pytestmark = pytest.mark.slow
 
 class TestVLLMEngine(EngineContract):
     capabilities = frozenset(Capability) - {Capability.SUPPORT_IDS}
+    # Its own kernels round otherwise: 1e-5 and a little more were seen in rows of 200 tokens, stale weights give 1e-2.
+    tolerance = 1e-4
     small_batches: ClassVar[Mapping[str, Any]] = {"max_num_seqs": 16}
 
     @pytest.fixture
