@@ -70,6 +70,9 @@ def _check_serve(run: RunSections) -> Iterator[Finding]:
         yield ("batch", "streaming"), "true is not available with --runtime serve yet"
     if run.rollout.surplus:
         yield ("rollout", "surplus"), f"{run.rollout.surplus} is not available with --runtime serve yet"
+    if run.record.every:
+        for key, value in _changed(run.record).items():
+            yield ("record", key), f"{value} would be ignored: --runtime serve stores no batches yet"
 
 
 def requirements_of(algorithm: Selected) -> Requirements:
@@ -93,6 +96,15 @@ def _check_mode(run: RunSections) -> Iterator[Finding]:
             f"{surplus} groups go on under later weights, and with max_staleness 0 they would be dropped: give "
             "max_staleness 1 or more, rollout.mask_older_tokens, or on_stale keep or reweight",
         )
+    if "protect_after" in _changed(run.rollout) and not surplus:
+        value = run.rollout.protect_after
+        yield ("rollout", "protect_after"), f"{value} would be ignored: without a surplus no group is stopped"
+    if run.mode == "colocate" and not surplus:
+        one_version = "would be ignored: in mode colocate without a `rollout.surplus` all tokens are of one version"
+        if run.rollout.mask_older_tokens:
+            yield ("rollout", "mask_older_tokens"), f"true {one_version}"
+        if run.on_stale != "drop":
+            yield ("on_stale",), f"{run.on_stale} {one_version}"
 
 
 def _check_streaming(config: RunConfig, requirements: Requirements) -> Iterator[Finding]:
@@ -169,7 +181,9 @@ def _check_supervised(config: RunConfig) -> Iterator[Finding]:
     name, run = config.algorithm.name, config.run
     if config.rewards:
         yield ("reward",), f"{config.rewards[0].name} would be ignored: {name} is supervised and learns from labels"
-    unused: list[tuple[str, Config]] = [("sampling", run.sampling)]
+    if run.mode != "colocate":
+        yield ("mode",), f"{run.mode} would be ignored: {name} is supervised, so there is no engine to train beside"
+    unused: list[tuple[str, Config]] = [("sampling", run.sampling), ("rollout", run.rollout)]
     if not config.eval_sets:
         unused += [("engine", config.engine.config), ("weight_sync", config.weight_sync.config), ("probe", run.probe)]
     changed = {(section, key): value for section, model in unused for key, value in _changed(model).items()}

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from relax_core.api.errors import ConfigError
+from relax_core.config.checks import check_runtime
 from relax_core.config.load import load_run
 
 
@@ -33,6 +34,9 @@ def refusal(document: dict[str, Any], *overrides: str) -> str:
         (["max_staleness=2"], "max_staleness: 2 has no effect in mode colocate, where only a `rollout.surplus` is"),
         (["rollout.surplus=4"], "rollout.surplus: 4 groups go on under later weights, and with max_staleness 0 they "),
         (["batch.streaming=true"], "batch.streaming: true has no effect in mode colocate"),
+        (["rollout.protect_after=2"], "rollout.protect_after: 2 would be ignored: without a surplus no group is "),
+        (["rollout.mask_older_tokens=true"], "rollout.mask_older_tokens: true would be ignored: in mode colocate "),
+        (["on_stale=keep"], "on_stale: keep would be ignored: in mode colocate without a `rollout.surplus`"),
         (["mode=fully_async", "batch.streaming=true", "batch.updates_per_batch=2"], "batch.streaming: true needs one "
          "update per batch"),
         (["reward=null"], "reward: missing: grpo learns from rewards; name a reward, such as exact or python"),
@@ -80,6 +84,8 @@ def test_a_supervised_run_is_right_with_updates_or_epochs(document: dict[str, An
         "batch.old=rollout",
         "probe.every=0",
         "engine.max_batch_rows=2",
+        "mode=fully_async",
+        "rollout.drop_equal_rewards=true",
     ],
 )
 def test_what_a_supervised_run_would_ignore_is_refused(document: dict[str, Any], override: str) -> None:
@@ -146,3 +152,18 @@ def test_a_model_is_looked_for_from_the_current_folder(
 def test_all_contradictions_are_told(document: dict[str, Any]) -> None:
     lines = refusal(document, "epochs=1", "max_staleness=1", "sampling.temperature=0").splitlines()
     assert sorted(line.partition(":")[0] for line in lines) == ["epochs", "max_staleness", "sampling.temperature"]
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("mode=fully_async", "fully_async is not available with --runtime serve yet; use colocate, or --runtime local"),
+        ("record.keep=3", "3 would be ignored: --runtime serve stores no batches yet"),
+        ("record.every=0", None),
+    ],
+)
+def test_what_serve_does_not_do_yet_is_refused(document: dict[str, Any], override: str, line: str | None) -> None:
+    settings = ["transport=ray", "weight_sync=disk", override]
+    findings = list(check_runtime(load_run(None, settings, document), "serve"))
+    key = tuple(override.partition("=")[0].split("."))
+    assert findings == ([] if line is None else [(key, line)])
