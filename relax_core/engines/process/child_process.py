@@ -21,7 +21,7 @@ CALL_SECONDS = 600.0
 """Longest wait for an answer; callers set shorter limits. A generation has only the limit that its caller sets."""
 
 CLOSE_SECONDS = 10.0
-"""How long the process may take to leave by itself, and again when it is told to by a signal."""
+"""How long the process may take to leave by itself, and to be gone once it is killed."""
 
 GRACE_SECONDS = 0.5
 """How long after the end of the process its last words are waited for, or after these its end."""
@@ -29,11 +29,14 @@ GRACE_SECONDS = 0.5
 STDERR = 2
 
 CHILD = (
-    "import json, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.path[:] = json.loads(sys.argv[1]); "
+    "import json, signal, sys; "
+    "[signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)]; "
+    "sys.path[:] = json.loads(sys.argv[1]); "
     "from relax_core.engines.process.child import main; main(*map(int, sys.argv[2:]))"
 )
-"""What the process runs. An interrupt on the terminal is for its parent alone; modules are found where the parent finds
-them. The spawn of ``multiprocessing`` would import the parent's main module again, and run an unguarded script twice.
+"""What the process runs. What a terminal or a scheduler sends to all processes of a run is for the parent, which may
+still need this one to end where it can be continued. Modules are found where the parent finds them. The spawn of
+``multiprocessing`` would import the parent's main module again, and run an unguarded script twice.
 """
 
 
@@ -111,12 +114,11 @@ class ChildProcess:
             await self.end(self.ended)
 
     async def end(self, reason: str) -> None:
-        """Ends the process, if it has not left by itself, first by a signal that it may heed."""
+        """Ends the process, if it has not left by itself."""
         self.ended = self.ended or reason
-        for end in (self._process.terminate, self._process.kill):
-            if self._process.returncode is None:
-                end()
-                await asyncio.wait([asyncio.create_task(self._process.wait())], timeout=CLOSE_SECONDS)
+        if self._process.returncode is None:
+            self._process.kill()
+            await asyncio.wait([asyncio.create_task(self._process.wait())], timeout=CLOSE_SECONDS)
         await self._life
         await self._channel.close()
 

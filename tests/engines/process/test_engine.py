@@ -216,9 +216,10 @@ async def test_an_update_whose_caller_left_is_not_overwritten_by_the_next(engine
     assert acknowledgement.changed == 0, "an update read values of the next one"
 
 
-async def test_an_interrupt_is_for_the_parent(engine: ProcessEngine) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_what_a_whole_run_is_sent_is_for_the_parent(engine: ProcessEngine, number: signal.Signals) -> None:
     (child,) = children()
-    child.send_signal(signal.SIGINT)
+    child.send_signal(number)
     assert (await engine.generate(request("after"))).key == "after"
 
 
