@@ -18,7 +18,7 @@ from relax_core.dataflow import columns as core
 from relax_core.models.prompts import PromptCodec
 from relax_core.roles.collaborators import Reporter, TaskLedger
 from relax_core.roles.lease import Renewals
-from relax_core.roles.role import Progress, Role
+from relax_core.roles.role import BackgroundRole, Progress
 from relax_core.roles.scoring import GroupScores, Scorer
 from relax_core.roles.tasks import unpack_task
 
@@ -47,7 +47,7 @@ class Scoring:
         return int(self.lease.table.groups[0])
 
 
-class RewardRole(Role):
+class RewardRole(BackgroundRole[Scoring]):
     """Scores every group that is complete, all at the same time: a slow one keeps none waiting that came later.
 
     Args:
@@ -70,6 +70,7 @@ class RewardRole(Role):
         hub: Reporter,
         drop_equal_rewards: bool = False,
     ) -> None:
+        super().__init__()
         self._transport = transport
         self._scorer = scorer
         self._codec = codec
@@ -77,7 +78,6 @@ class RewardRole(Role):
         self._hub = hub
         self._drop_equal_rewards = drop_equal_rewards
         self._renewals = Renewals(transport)
-        self._running: dict[asyncio.Task[GroupScores], Scoring] = {}
         self._untold: list[tuple[Scoring, GroupScores]] = []
         self._ended = False
 
@@ -93,16 +93,9 @@ class RewardRole(Role):
             return Progress.DONE
         return Progress.BUSY if self._running else Progress.IDLE
 
-    async def settled(self) -> None:
-        """Returns when a group has been scored."""
-        if self._running:
-            await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
-
     async def close(self) -> None:
         """Gives up the scores that are not there yet."""
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await super().close()
         for scoring in self._running.values():
             scoring.open.close()
 

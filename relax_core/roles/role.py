@@ -1,9 +1,13 @@
 """What a runtime knows of a role."""
 
+import asyncio
 from abc import ABC, abstractmethod
 from enum import Enum
+from typing import Any, Generic, TypeVar
 
 from relax_core.metrics.timeline import NO_TIMELINE, Timeline
+
+Work = TypeVar("Work")
 
 
 class Progress(Enum):
@@ -39,3 +43,22 @@ class Role(ABC):
 
     async def close(self) -> None:
         """Gives up what still runs; there will be no further step."""
+
+
+class BackgroundRole(Role, Generic[Work]):
+    """A role whose steps begin work and take back what has ended, and wait for none of it."""
+
+    def __init__(self) -> None:
+        self._running: dict[asyncio.Task[Any], Work] = {}
+        """What goes on, and what it is the work on."""
+
+    async def settled(self) -> None:
+        """Returns when some of the work has ended."""
+        if self._running:
+            await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+
+    async def close(self) -> None:
+        """Gives up the work that goes on."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)

@@ -16,14 +16,14 @@ from relax_core.dataflow.seeds import derive_seed
 from relax_core.models.prompts import PromptCodec
 from relax_core.roles.collaborators import TaskLedger, TaskSource
 from relax_core.roles.group import GroupGeneration
-from relax_core.roles.role import Progress, Role
+from relax_core.roles.role import BackgroundRole, Progress
 from relax_core.roles.source import IssuedTask
 from relax_core.roles.tasks import pack_task
 
 DEFAULTS = RolloutConfig()
 
 
-class Rollout(Role):
+class Rollout(BackgroundRole[GroupGeneration]):
     """Keeps every group running that the source may issue, and appends each when it is complete.
 
     With a surplus, more groups run than the next batches take. When these are complete, what still runs is stopped and
@@ -59,6 +59,7 @@ class Rollout(Role):
         timeout: float,
         settings: RolloutConfig = DEFAULTS,
     ) -> None:
+        super().__init__()
         self._source = source
         self._engine = engine
         self._transport = transport
@@ -70,7 +71,6 @@ class Rollout(Role):
         self._max_prompt_tokens = max_prompt_tokens
         self._timeout = timeout
         self._settings = settings
-        self._running: dict[asyncio.Task[None], GroupGeneration] = {}
         self._parked: list[GroupGeneration] = []
         self._restored: dict[str, Any] = {}
         self._started = self._finished = False
@@ -108,16 +108,9 @@ class Rollout(Role):
             return Progress.WORKED
         return Progress.BUSY if self._running else Progress.IDLE
 
-    async def settled(self) -> None:
-        """Returns when a group that runs has ended."""
-        if self._running:
-            await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
-
     async def close(self) -> None:
         """Gives up all groups that run; :meth:`state` still tells what they have."""
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await super().close()
         self._seconds = self.seconds
         self._parked += self._running.values()
         self._running.clear()
