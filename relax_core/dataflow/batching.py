@@ -32,6 +32,11 @@ class UpdatePlan:
     group_tokens: IntArray
     scale: npt.NDArray[np.float32] | None = None
 
+    @property
+    def rows(self) -> IntArray:
+        """int64: positions of the rows of this update, in the order of its ranks and micro-batches."""
+        return np.concatenate([np.empty(0, np.int64), *(rows for rank in self.ranks for rows in rank)])
+
     def micro_batch(self, table: Table, rows: IntArray, temperature: float) -> MicroBatch:
         """A micro-batch of this update: its rows as a table, and their positions in the batch."""
         if self.scale is not None:

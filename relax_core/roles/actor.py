@@ -112,7 +112,9 @@ class Actor(Role):
 
     async def _train(self, lease: Lease) -> None:
         self.training = True
-        record = self._begin_record(lease)
+        if self._recorder is not None:
+            self._recorder.begin(self.batches)
+        record = self._record(lease)
         updates = self._plan_batch(lease.table, self.batches).updates
         for update in updates:
             await self._update(lease, update)
@@ -127,11 +129,9 @@ class Actor(Role):
         if record is not None and self._recorder is not None:
             self._recorder.finish(replace(record, updates=updates))
 
-    def _begin_record(self, lease: Lease) -> BatchRecord | None:
-        if self._recorder is None:
-            return None
-        self._recorder.begin(self.batches)
-        if not self._recorder.active:
+    def _record(self, lease: Lease) -> BatchRecord | None:
+        """The rows of a lease for people, if the present batch is kept."""
+        if self._recorder is None or not self._recorder.active:
             return None
         return BatchRecord(self.batches, self.updates + 1, self._version(), 1.0, self._whole(lease), ())
 
@@ -181,9 +181,8 @@ class Actor(Role):
         started, tokens = time.monotonic(), self._generated_tokens()
         with self.timeline.span(self.name, "update"):
             sums, metrics = await self._ranks.train(lease, update, self.updates + 1)
-        rows = np.concatenate([np.empty(0, np.int64), *(rows for rank in update.ranks for rows in rank)])
         tokens = self._generated_tokens() - tokens
-        self._count(sums, metrics, lease.table.select(rows), time.monotonic() - started, tokens)
+        self._count(sums, metrics, lease.table.select(update.rows), time.monotonic() - started, tokens)
 
     def _count(self, sums: Sums, metrics: Mapping[str, float], table: Table, seconds: float, tokens: int) -> None:
         """An update was made on the rows of a table, in so many seconds, while the engine generated some tokens."""

@@ -84,11 +84,6 @@ class StreamingActor(Actor):
         tokens = self._generated_tokens() - tokens
         self._pieces.append(Piece(lease, update, sums, record, time.monotonic() - started, tokens))
 
-    def _record(self, lease: Lease) -> BatchRecord | None:
-        if self._recorder is None or not self._recorder.active:
-            return None
-        return BatchRecord(self.batches, self.updates + 1, self._version(), 1.0, self._whole(lease), ())
-
     async def _complete(self) -> None:
         self.training = True
         pieces, self._pieces = self._pieces, []
@@ -101,8 +96,7 @@ class StreamingActor(Actor):
         seconds = time.monotonic() - started + sum(piece.seconds for piece in pieces)
         tokens = sum(piece.generated for piece in pieces)
         table, update = _joined(pieces)
-        rows = np.concatenate([np.empty(0, np.int64), *(rows for rank in update.ranks for rows in rank)])
-        self._count(sums, metrics, table.select(rows), seconds, tokens)
+        self._count(sums, metrics, table.select(update.rows), seconds, tokens)
         await self._finish(_record_of(pieces), (update,))
         self._leases.close()
         for piece in pieces:

@@ -9,7 +9,7 @@ from operator import add
 import numpy as np
 import torch
 
-from relax_core.api.columns import IntArray, Table
+from relax_core.api.columns import Table
 from relax_core.api.context import Context
 from relax_core.api.errors import RelaxError
 from relax_core.api.trainer import MicroBatch
@@ -100,7 +100,7 @@ class _Learner:
         ranks = self._micro_batches(record, update)
         sums = reduce(add, [self._trainer.accumulate(batches, self._objective) for batches in ranks])
         applied = self._trainer.apply(sums.weight)
-        return update_metrics(sums, applied, record.table.select(_rows(update)))
+        return update_metrics(sums, applied, record.table.select(update.rows))
 
     def logprob_gap(self, record: BatchRecord, number: int) -> float | None:
         """See :class:`Replayed`; asked before update ``number`` is made.
@@ -109,8 +109,8 @@ class _Learner:
         """
         position = number - record.first_update
         earlier, update = record.updates[:position], record.updates[position]
-        rows = _rows(update)
-        first = np.flatnonzero(~np.isin(rows, np.concatenate([rows[:0], *map(_rows, earlier)])))
+        rows = update.rows
+        first = np.flatnonzero(~np.isin(rows, np.concatenate([rows[:0], *(each.rows for each in earlier)])))
         if TRAINER_LOGPROBS.name not in record.table or not len(first):
             return None
         batches = [batch for rank in self._micro_batches(record, update) for batch in rank if len(batch.table)]
@@ -131,11 +131,6 @@ class _Learner:
             )
         table = Table(record.table.ids, record.table.groups, {name: record.table[name] for name in sorted(self._reads)})
         return [micro_batches(table, update, rank, record.temperature) for rank in range(len(update.ranks))]
-
-
-def _rows(update: UpdatePlan) -> IntArray:
-    """Positions of the rows that an update uses, in the order of its micro-batches."""
-    return np.concatenate([np.empty(0, np.int64), *(rows for rank in update.ranks for rows in rank)])
 
 
 def _numbers(batches: BatchStore, after: int, update: int, run: RunSections) -> Sequence[int]:
