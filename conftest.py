@@ -8,9 +8,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from relax_core.trainers.torch.trainer import TorchTrainer
 
 # A busy machine is slow; only pytest-timeout decides what hangs.
 settings.register_profile("relax", deadline=None)
@@ -32,3 +36,17 @@ def ray_cluster() -> Iterator[None]:
 
     with cluster(object_store_bytes=128 * 2**20):
         yield
+
+
+@pytest.fixture(scope="module")
+def trainer(tiny_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator["TorchTrainer"]:
+    """The embedded trainer with learning rate 0: tests share it and leave it as it was."""
+    from relax_core.api.context import Context, ModelSource
+    from relax_core.trainers.torch.config import TorchTrainerConfig
+    from relax_core.trainers.torch.trainer import TorchTrainer
+
+    context = Context("test", 0, tmp_path_factory.mktemp("run"), ModelSource(tiny_model_path))
+    trainer = TorchTrainer(TorchTrainerConfig(learning_rate=0.0), context)
+    trainer.start()
+    yield trainer
+    trainer.close()

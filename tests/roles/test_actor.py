@@ -1,13 +1,11 @@
 """The actor role on a real trainer and transport; only the version it has published is played."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from relax_core.api.algorithm import Loss
-from relax_core.api.context import Context, ModelSource
 from relax_core.api.tokens import Tokens
 from relax_core.api.trainer import MicroBatch, Sums
 from relax_core.dataflow import columns as core
@@ -17,20 +15,9 @@ from relax_core.dataflow.staleness import Staleness
 from relax_core.roles.advantages import Advantages
 from relax_core.roles.forward import ForwardRole
 from relax_core.roles.role import Progress
-from relax_core.trainers.torch.config import TorchTrainerConfig
 from relax_core.trainers.torch.trainer import TorchTrainer
 from tests.roles.bench import BATCH, Bench
 from tests.roles.conftest import append_group, grpo_plan, reward_columns
-
-
-@pytest.fixture(scope="module")
-def trainer(tiny_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchTrainer]:
-    """The embedded trainer with learning rate 0: tests share it and leave it as it was."""
-    context = Context("test", 0, tmp_path_factory.mktemp("run"), ModelSource(tiny_model_path))
-    trainer = TorchTrainer(TorchTrainerConfig(learning_rate=0.0), context)
-    trainer.start()
-    yield trainer
-    trainer.close()
 
 
 @pytest.fixture

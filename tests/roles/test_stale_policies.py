@@ -1,30 +1,16 @@
 """What becomes of rows that are too old, with the gradients of the real trainer."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 import torch
 
-from relax_core.api.context import Context, ModelSource
 from relax_core.api.trainer import Sums
 from relax_core.dataflow.ledger import Ledger
 from relax_core.dataflow.staleness import Staleness
-from relax_core.trainers.torch.config import TorchTrainerConfig
 from relax_core.trainers.torch.trainer import TorchTrainer
 from tests.roles.bench import Bench
 from tests.roles.conftest import grpo_plan
 
 VERSION = 9
-
-
-@pytest.fixture(scope="module")
-def trainer(tiny_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchTrainer]:
-    context = Context("test", 0, tmp_path_factory.mktemp("run"), ModelSource(tiny_model_path))
-    trainer = TorchTrainer(TorchTrainerConfig(learning_rate=0.0), context)
-    trainer.start()
-    yield trainer
-    trainer.close()
 
 
 async def trained(

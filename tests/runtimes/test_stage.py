@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from relax_algos.grpo import GRPO, GRPOConfig
 
-from relax_core.api.context import Context, ModelSource
+from relax_core.api.context import ModelSource
 from relax_core.api.engine import GenerateRequest, SamplingParameters
 from relax_core.api.reward import Reward
 from relax_core.api.rows import Sample, Score
@@ -30,7 +30,6 @@ from relax_core.roles.scoring import NamedReward, Scorer
 from relax_core.runtimes.loops import Loops
 from relax_core.runtimes.stage import Stage, StageParts
 from relax_core.runtimes.watch import Watch
-from relax_core.trainers.torch.config import TorchTrainerConfig
 from relax_core.trainers.torch.trainer import TorchTrainer
 from relax_core.transports.memory.config import MemoryTransportConfig
 from relax_core.transports.memory.transport import MemoryTransport
@@ -39,16 +38,6 @@ from tests.roles.scripted_engine import Scripted
 
 TASKS = 7
 DEADLINE = 60.0
-
-
-@pytest.fixture(scope="module")
-def trainer(tiny_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchTrainer]:
-    """Learns nothing, so that stages may share it."""
-    context = Context("test", 0, tmp_path_factory.mktemp("run"), ModelSource(tiny_model_path))
-    trainer = TorchTrainer(TorchTrainerConfig(learning_rate=0.0), context)
-    trainer.start()
-    yield trainer
-    trainer.close()
 
 
 @pytest.fixture(scope="module")
