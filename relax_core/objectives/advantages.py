@@ -20,10 +20,11 @@ def group_relative_advantages(
         A_i = (r_i - mean(r)) / (std(r) + epsilon)    std with n - 1 in the denominator, as TRL and verl have it
         A_i =  r_i - mean(r)                          without ``normalize_by_std`` (Dr. GRPO, arXiv 2503.20783)
 
-    Deviations are taken from the group's first reward and scaled to [-1, 1] before anything is summed. So equal rewards
-    give exactly 0, whatever the number (0.1 has no exact mean), and no finite rewards overflow: normalised advantages
-    never exceed ``(n - 1) / sqrt(n)`` in magnitude. Without normalisation they are in the unit of the rewards, and
-    saturate at :data:`LARGEST_ADVANTAGE`. A group of one has advantage 0.
+    Deviations are taken from the group's smallest reward, scaled to [0, 1] and summed in ascending order. So equal
+    rewards give exactly 0, whatever the number (0.1 has no exact mean), the order of trajectories changes no bit of a
+    result, and no finite rewards overflow: normalised advantages never exceed ``(n - 1) / sqrt(n)`` in magnitude.
+    Without normalisation they are in the unit of the rewards, and saturate at :data:`LARGEST_ADVANTAGE`. A group of one
+    has advantage 0.
 
     Args:
         rewards: ``[n]`` finite.
@@ -34,22 +35,28 @@ def group_relative_advantages(
     Returns:
         ``[n]``. The other groups have no influence on a group's numbers.
     """
-    _, first, group = np.unique(groups, return_index=True, return_inverse=True)
+    _, group, counts = np.unique(groups, return_inverse=True, return_counts=True)
     halves = rewards / 2  # the difference of two halves always fits into a float64
-    deviations = halves - halves[first][group]
-    scale = np.zeros(len(first))
-    np.maximum.at(scale, group, np.abs(deviations))
+    smallest, scale = np.full(len(counts), np.inf), np.zeros(len(counts))
+    np.minimum.at(smallest, group, halves)
+    deviations = halves - smallest[group]
+    np.maximum.at(scale, group, deviations)
     scale[scale == 0] = 1.0
     scaled = deviations / scale[group]
-    counts = np.bincount(group)
-    centred = scaled - (np.bincount(group, scaled) / counts)[group]
+    centred = scaled - (_sums(scaled, group) / counts)[group]
     if not normalize_by_std:
         return np.clip(centred * scale[group], -LARGEST_ADVANTAGE / 2, LARGEST_ADVANTAGE / 2) * 2
-    std = np.sqrt(np.bincount(group, centred**2) / np.maximum(counts - 1, 1))
+    std = np.sqrt(_sums(centred**2, group) / np.maximum(counts - 1, 1))
     with np.errstate(over="ignore"):  # rewards that differ by next to nothing: an infinite divisor, advantage 0
         divisor = std + epsilon / 2 / scale
     advantages: FloatArray = centred / divisor[group]
     return advantages
+
+
+def _sums(values: FloatArray, group: IntArray) -> FloatArray:
+    """Sum of each group, added up in ascending order whatever the order of the values."""
+    order = np.argsort(values, kind="stable")
+    return np.bincount(group[order], values[order]).astype(np.float64)
 
 
 def leave_one_out_advantages(rewards: FloatArray, groups: IntArray) -> FloatArray:
