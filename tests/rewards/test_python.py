@@ -182,6 +182,14 @@ if __name__ == "__main__":
 """
 
 
+async def test_workers_that_are_still_starting_are_closed_in_silence(context, tmp_path, capfd):
+    for _ in range(3):
+        reward = PythonReward(PythonRewardConfig(function=f"{tmp_path}/missing.py:score", workers=6), context)
+        with pytest.raises(ConfigError):
+            await reward.start()
+    assert "Traceback" not in capfd.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["hang", "stuck"])  # asleep, and in C code that holds the interpreter's lock
 def test_workers_end_when_the_parent_is_killed(tmp_path, function, text):
