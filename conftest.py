@@ -6,7 +6,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
+    from relax_core.engines.torch.engine import TorchEngine
     from relax_core.trainers.torch.trainer import TorchTrainer
 
 # A busy machine is slow; only pytest-timeout decides what hangs.
@@ -50,3 +51,16 @@ def trainer(tiny_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     trainer.start()
     yield trainer
     trainer.close()
+
+
+@pytest.fixture
+async def engine(tiny_model_path: Path, tmp_path: Path) -> AsyncIterator["TorchEngine"]:
+    """The embedded engine, started."""
+    from relax_core.api.context import Context, ModelSource
+    from relax_core.engines.torch.config import TorchEngineConfig
+    from relax_core.engines.torch.engine import TorchEngine
+
+    engine = TorchEngine(TorchEngineConfig(), Context("test", 0, tmp_path, ModelSource(tiny_model_path)))
+    await engine.start()
+    yield engine
+    await engine.close()

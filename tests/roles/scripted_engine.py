@@ -2,14 +2,14 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from relax_core.api.engine import Engine, GenerateRequest, Generation, Health
+from relax_core.api.engine import GenerateRequest, Generation, Health
 from relax_core.api.rows import StopReason
-from relax_core.api.weights import Acknowledgement, Bucket, Manifest
+from tests.roles.still_engine import StillEngine
 
 
 def token(seed: int, place: int) -> int:
@@ -50,7 +50,7 @@ class Flight:
         )
 
 
-class Scripted(Engine):
+class Scripted(StillEngine):
     """Draws one token for every request in flight at each :meth:`tick`.
 
     Args:
@@ -91,21 +91,6 @@ class Scripted(Engine):
 
     async def health(self) -> Health:
         return Health(True, len(self.flights), 0, self.version)
-
-    async def start(self) -> None: ...
-
-    async def pause(self) -> None: ...
-
-    async def resume(self) -> None: ...
-
-    async def update(self, manifest: Manifest, buckets: Iterable[Bucket]) -> Acknowledgement:
-        raise NotImplementedError
-
-    async def release(self, what: frozenset[str] = frozenset()) -> None: ...
-
-    async def restore(self) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 async def rest() -> None:

@@ -1,30 +1,18 @@
 """A group on the real engine, stopped again and again: its ids are those of a group that nobody disturbed."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from relax_core.api.context import Context, ModelSource
 from relax_core.api.engine import SamplingParameters
 from relax_core.api.rows import Task
-from relax_core.engines.torch.config import TorchEngineConfig
 from relax_core.engines.torch.engine import TorchEngine
 from relax_core.roles.group import GroupGeneration
 from relax_core.roles.source import IssuedTask
 
 PROMPT = tuple(b"12+34=")
 SEEDS = (3, 4, 5)
-
-
-@pytest.fixture
-async def engine(tiny_model_path: Path, tmp_path: Path) -> AsyncIterator[TorchEngine]:
-    engine = TorchEngine(TorchEngineConfig(), Context("test", 0, tmp_path, ModelSource(tiny_model_path)))
-    await engine.start()
-    yield engine
-    await engine.close()
 
 
 def group(number: int) -> GroupGeneration:

@@ -1,20 +1,19 @@
 """The rollout role on a real engine: rows as the plan wants them, long prompts, engines that stop working."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from relax_core.api.columns import Table
-from relax_core.api.context import Context, ModelSource
+from relax_core.api.context import ModelSource
 from relax_core.api.engine import SamplingParameters
 from relax_core.api.errors import DeadlineExceeded, RelaxError
 from relax_core.api.transport import Consumer
 from relax_core.dataflow.ledger import Ledger
 from relax_core.dataflow.staleness import Admission
-from relax_core.engines.torch.config import TorchEngineConfig
 from relax_core.engines.torch.engine import TorchEngine
 from relax_core.models.prompts import PromptCodec
 from relax_core.roles.role import Progress
@@ -26,14 +25,6 @@ from relax_core.transports.memory.transport import MemoryTransport
 from tests.roles.conftest import Numbers, grpo_plan, until_done
 
 SAMPLING = SamplingParameters(max_new_tokens=4)
-
-
-@pytest.fixture
-async def engine(tiny_model_path: Path, tmp_path: Path) -> AsyncIterator[TorchEngine]:
-    engine = TorchEngine(TorchEngineConfig(), Context("test", 0, tmp_path, ModelSource(tiny_model_path)))
-    await engine.start()
-    yield engine
-    await engine.close()
 
 
 @pytest.fixture

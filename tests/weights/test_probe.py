@@ -1,6 +1,6 @@
 """The probe on a real engine and a real trainer, and an engine whose weights are changed for real."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +10,6 @@ import torch
 from relax_core.api.context import Context, ModelSource
 from relax_core.api.engine import SamplingParameters
 from relax_core.api.errors import WeightSyncError
-from relax_core.engines.torch.config import TorchEngineConfig
 from relax_core.engines.torch.engine import TorchEngine
 from relax_core.testing.publications import perturbed, publication_of
 from relax_core.trainers.torch.config import TorchTrainerConfig
@@ -26,14 +25,6 @@ def trainer(tiny_model_path: Path, tmp_path: Path) -> Iterator[TorchTrainer]:
     trainer.start()
     yield trainer
     trainer.close()
-
-
-@pytest.fixture
-async def engine(tiny_model_path: Path, tmp_path: Path) -> AsyncIterator[TorchEngine]:
-    engine = TorchEngine(TorchEngineConfig(), Context("test", 0, tmp_path, ModelSource(tiny_model_path)))
-    await engine.start()
-    yield engine
-    await engine.close()
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,11 @@ from relax_algos.grpo import GRPO, GRPOConfig
 
 from relax_core.api.columns import ColumnSpec
 from relax_core.api.context import ModelSource
-from relax_core.api.engine import Engine, GenerateRequest, Generation, Health, SamplingParameters
+from relax_core.api.engine import GenerateRequest, Generation, Health, SamplingParameters
 from relax_core.api.reward import Reward
 from relax_core.api.rows import Sample, Score, StopReason
 from relax_core.api.trainer import Sums
 from relax_core.api.transport import Lease
-from relax_core.api.weights import Acknowledgement, Bucket, Manifest
 from relax_core.config import RewardConfig
 from relax_core.config.run import BatchConfig, SamplingConfig
 from relax_core.dataflow.batching import UpdatePlan
@@ -43,6 +42,7 @@ from relax_core.runtimes.serve.updates import MadeUpdates, Result
 from relax_core.transports.memory.config import MemoryTransportConfig
 from relax_core.transports.memory.transport import MemoryTransport
 from tests.roles.conftest import Numbers
+from tests.roles.still_engine import StillEngine
 
 BATCH = BatchConfig(tasks=2, samples_per_task=2, updates_per_batch=2)
 ALGORITHM = GRPOConfig()
@@ -105,7 +105,7 @@ class Gated:
         return lambda *arguments, **keywords: self._gate(method, *arguments, **keywords)
 
 
-class Dice(Engine):
+class Dice(StillEngine):
     """An engine that takes no time: tokens are those of the request's seed, the version is the one published last."""
 
     def __init__(self, ranks: "Ledgered") -> None:
@@ -119,23 +119,6 @@ class Dice(Engine):
 
     async def health(self) -> Health:
         return Health(True, 0, 0, 0)
-
-    async def start(self) -> None: ...
-
-    async def abort(self, keys: Any = None) -> None: ...
-
-    async def pause(self) -> None: ...
-
-    async def resume(self) -> None: ...
-
-    async def update(self, manifest: Manifest, buckets: Iterable[Bucket]) -> Acknowledgement:
-        raise NotImplementedError
-
-    async def release(self, what: frozenset[str] = frozenset()) -> None: ...
-
-    async def restore(self) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 @dataclass
