@@ -191,6 +191,9 @@ class TimeoutConfig(Config):
         1800.0, gt=0, description="One group from the moment it is asked for, queueing included; or one evaluation."
     )
     weight_sync: float = Field(600.0, gt=0, description="One publication to all engines.")
+    reward: float = Field(
+        1800.0, gt=0, description="One group in one reward, queueing included; beyond it, the reward has failed."
+    )
 
 
 class ServeConfig(Config):

@@ -44,7 +44,7 @@ class Ledger:
         self._issued += 1
 
     def generated(self, group: int, rows: int, tokens: int, versions: Sequence[int]) -> None:
-        """All rows of a group exist: how many, their trainable tokens, the weight versions that sampled them."""
+        """All rows of a group exist: how many, the tokens generated for them, the weight versions that sampled them."""
         self._expect(group, "generated", ("issued",))
         event = {"event": "generated", "group": group, "rows": rows, "tokens": tokens, "versions": list(versions)}
         self._write(event)

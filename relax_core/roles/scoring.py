@@ -31,9 +31,15 @@ class GroupScores:
 
 @dataclass(frozen=True)
 class Scorer:
-    """All rewards of a run. The value is Σ weight · reward; it abstains as soon as one reward does."""
+    """All rewards of a run. The value is Σ weight · reward; it abstains as soon as one reward does.
+
+    Args:
+        rewards: In the order of the configuration.
+        timeout: Seconds for one group in one reward.
+    """
 
     rewards: Sequence[NamedReward] = field(default_factory=tuple)
+    timeout: float = 1800.0
 
     async def score(self, samples: Sequence[Sample]) -> GroupScores:
         """Scores the samples of one group.
@@ -52,12 +58,20 @@ class Scorer:
         return GroupScores([self._combine(scores) for scores in zip(*results, strict=True)])
 
     async def _checked(self, named: NamedReward, samples: Sequence[Sample]) -> Sequence[Score]:
+        task = samples[0].task.index
+        deadline = asyncio.timeout(self.timeout)
         try:
-            scores = await named.reward.score(samples)
+            async with deadline:
+                scores = await named.reward.score(samples)
         except RelaxError:
             raise
+        except TimeoutError as error:
+            late = f"timeouts.reward: not scored in {self.timeout:g} s"
+            raise RewardError(
+                f"reward {named.name}: task {task}: {late if deadline.expired() else describe(error)}"
+            ) from error
         except Exception as error:  # a plugin's own mistake is an error of the reward like any other
-            raise RewardError(f"reward {named.name}: task {samples[0].task.index}: {describe(error)}") from error
+            raise RewardError(f"reward {named.name}: task {task}: {describe(error)}") from error
         if len(scores) != len(samples):
             raise RewardError(f"reward {named.name}: {len(scores)} scores for {len(samples)} samples")
         for sample, score in zip(samples, scores, strict=True):

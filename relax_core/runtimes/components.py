@@ -117,7 +117,7 @@ class Builder:
         for selected in rewards:
             assert isinstance(selected.config, RewardConfig)
             named.append(NamedReward(selected.name, selected.build(self.context), selected.config))
-        return Scorer(named)
+        return Scorer(named, self.config.run.timeouts.reward)
 
 
 def sampling_parameters(config: SamplingConfig) -> SamplingParameters:

@@ -1,5 +1,6 @@
 """Several rewards as one: sums, abstentions, and the declared policy for errors."""
 
+import asyncio
 import math
 import re
 from collections.abc import Sequence
@@ -104,3 +105,30 @@ async def test_an_error_ends_the_run_or_drops_the_group_as_declared(reward: Rewa
     dropped = await Scorer([named("good", Fixed(1.0, 1.0)), named("bad", reward, on_error="drop")]).score(samples(2))
     assert re.search(message, str(dropped.error))
     assert dropped.scores == ()
+
+
+class Waiting(Reward):
+    """Never answers."""
+
+    def __init__(self) -> None: ...
+
+    async def score(self, samples: Sequence[Sample]) -> Sequence[Score]:
+        await asyncio.Event().wait()
+        return []
+
+
+class ItsOwnDeadline(Waiting):
+    """Gives up by itself."""
+
+    async def score(self, samples: Sequence[Sample]) -> Sequence[Score]:
+        raise TimeoutError("the judge does not answer")
+
+
+async def test_a_reward_that_never_answers_has_failed_at_the_deadline() -> None:
+    late = "reward slow: task 7: timeouts.reward: not scored in 0.01 s"
+    with pytest.raises(RewardError, match=re.escape(late)):
+        await Scorer([named("slow", Waiting())], timeout=0.01).score(samples(2))
+    dropped = await Scorer([named("slow", Waiting(), on_error="drop")], timeout=0.01).score(samples(2))
+    assert str(dropped.error) == late
+    with pytest.raises(RewardError, match="raised TimeoutError: the judge does not answer"):
+        await Scorer([named("slow", ItsOwnDeadline())]).score(samples(2))
