@@ -51,6 +51,7 @@ lint: $(VENV)/.develop
 
 bench: $(VENV)/.bench
 	$(VENV)/bin/python benchmarks/grpo_step.py
+	$(VENV)/bin/python benchmarks/generation.py
 	$(VENV)/bin/python benchmarks/overlap.py
 
 $(VENV)/bin/uv:
