@@ -15,22 +15,22 @@ from ray.serve.api import RunTarget
 
 from relax_core.api.engine import Capability
 from relax_core.api.errors import ConfigError, DeadlineExceeded, RelaxError
-from relax_core.runtimes.serve.assignment import ENGINE, STATE, Assignment, application_name, trainer_name
+from relax_core.runtimes.serve.actors import start_actor
+from relax_core.runtimes.serve.assignment import STATE, Assignment, application_name, trainer_name
 from relax_core.runtimes.serve.device import accelerators_of
-from relax_core.runtimes.serve.engine import EngineRank
+from relax_core.runtimes.serve.engines import EngineRanks
 from relax_core.runtimes.serve.front import Front
 from relax_core.runtimes.serve.proxies import StateClient
 from relax_core.runtimes.serve.ranks import BESIDE, LeadingRank, TrainerRank
 from relax_core.runtimes.serve.roles import FRONTS
 from relax_core.runtimes.serve.state import StateActor
-from relax_core.transports.ray.calls import ActorLost, acall, call, find_actor
+from relax_core.transports.ray.calls import ActorLost, acall, call
 from relax_core.weights.probe import Probe
 
 PULSE = 1.0
 """Seconds between two looks at every rank."""
 
 STATE_THREADS = 64
-CLOSE_SECONDS = 10.0
 
 
 @dataclass
@@ -42,16 +42,17 @@ class Supervisor:
     """
 
     assignment: Assignment
-    deaths: int = 0
     _state: Any = None
-    _engine: Any = None
+    _engines: Any = None
     _ranks: list[ActorHandle] = field(default_factory=list)
     _applications: list[str] = field(default_factory=list)
 
     def start_state(self) -> StateClient:
         """The state of the run."""
         self._state = self._start(StateActor, STATE, self.assignment, max_concurrency=STATE_THREADS)
-        return StateClient(self.assignment.run_id)
+        state = StateClient(self.assignment.run_id)
+        self._engines = EngineRanks(self.assignment, state)
+        return state
 
     async def start_ranks(self, checkpoint: Path | None, version: int, probe: Probe | None) -> frozenset[Capability]:
         """Engine and trainer's ranks, at once, and what the engine can do."""
@@ -64,7 +65,7 @@ class Supervisor:
             name = trainer_name(rank)
             self._ranks.append(self._start(kind, name, self.assignment, rank, meeting, concurrency_groups=groups))
         starting = [acall(rank, "start", checkpoint, timeout=timeout) for rank in self._ranks]
-        capabilities, *_ = await asyncio.gather(self._start_engine(), *starting)
+        capabilities, *_ = await asyncio.gather(self._engines.start(), *starting)
         meeting.unlink(missing_ok=True)
         leader, *others = self._ranks
         await acall(leader, "lead", others, version, probe)
@@ -108,10 +109,7 @@ class Supervisor:
                     await acall(actor, "ping", timeout=timeout)
                 except (ActorLost, DeadlineExceeded) as error:
                     raise RelaxError(f"{trainer_name(rank)} of the trainer cannot go on: {error}") from error
-            try:
-                await acall(self._engine, "health", timeout=timeout)
-            except (ActorLost, DeadlineExceeded) as error:
-                await self._replace_engine(error)
+            await self._engines.look()
             await asyncio.sleep(PULSE)
 
     def save(self, directory: Path) -> None:
@@ -123,50 +121,15 @@ class Supervisor:
         for application in self._applications:
             with suppress(RayError, RuntimeError, TimeoutError):
                 serve.delete(application, _blocking=False)
-        if self._engine is not None:
-            with suppress(RelaxError):
-                call(self._engine, "close", timeout=CLOSE_SECONDS)
-        for actor in [*self._ranks, self._engine, self._state]:
+        if self._engines is not None:
+            self._engines.stop()
+        for actor in [*self._ranks, self._state]:
             if actor is not None:
                 ray.kill(actor)
 
-    async def _start_engine(self) -> frozenset[Capability]:
-        self._engine = self._start(EngineRank, ENGINE, self.assignment)
-        timeout = self.assignment.config.run.serve.start_timeout
-        capabilities: frozenset[Capability] = await acall(self._engine, "start", timeout=timeout)
-        await acall(self._state, "alive", ENGINE, self.deaths + 1)
-        return capabilities
-
-    async def _replace_engine(self, cause: RelaxError) -> None:
-        self.deaths += 1
-        allowed = self.assignment.config.run.serve.restarts
-        if self.deaths > allowed:
-            raise RelaxError(f"{ENGINE} died {self.deaths} times, serve.restarts is {allowed}; the last time: {cause}")
-        await acall(self._state, "restarted", ENGINE, str(cause))
-        ray.kill(self._engine)
-        await self._forgotten(ENGINE)
-        await self._start_engine()
-
-    async def _forgotten(self, name: str) -> None:
-        """Returns when the cluster no longer knows an actor that was killed, so that its name is free."""
-        try:
-            async with asyncio.timeout(CLOSE_SECONDS):
-                while True:
-                    find_actor(name, self.assignment.run_id)
-                    await asyncio.sleep(0.1)
-        except ActorLost:
-            return
-        except TimeoutError as error:
-            raise RelaxError(f"{name} was killed, and is still there after {CLOSE_SECONDS:g} s") from error
-
     def _start(self, kind: type, name: str, *arguments: Any, **options: Any) -> ActorHandle:
         accelerators = 0 if name == STATE else accelerators_of(self.assignment.device)
-        described = {"name": name, "namespace": self.assignment.run_id, "num_cpus": 0, "num_gpus": accelerators}
-        # Concurrency groups belong to the class, everything else to the actor.
-        groups = {key: options.pop(key) for key in ("concurrency_groups",) if key in options}
-        remote: Any = ray.remote(**groups)(kind) if groups else ray.remote(kind)
-        actor: ActorHandle = remote.options(**described, **options).remote(*arguments)
-        return actor
+        return start_actor(kind, name, self.assignment.run_id, *arguments, accelerators=accelerators, **options)
 
     def _check_accelerators(self) -> None:
         needed = accelerators_of(self.assignment.device) * (self.assignment.config.run.serve.actor_ranks + 1)
