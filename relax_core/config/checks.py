@@ -83,9 +83,7 @@ def requirements_of(algorithm: Selected) -> Requirements:
 
 def _check_mode(run: RunSections) -> Iterator[Finding]:
     surplus, bound = run.rollout.surplus, run.max_staleness
-    if run.mode == "hybrid":
-        yield ("mode",), "hybrid is not available yet; there are `colocate` and `fully_async`"
-    elif run.mode == "colocate" and bound > 0 and not surplus:
+    if run.mode == "colocate" and bound > 0 and not surplus:
         yield (
             ("max_staleness",),
             f"{bound} has no effect in mode colocate, where only a `rollout.surplus` is ever stale",
@@ -111,7 +109,7 @@ def _check_streaming(config: RunConfig, requirements: Requirements) -> Iterator[
     run = config.run
     if not run.batch.streaming:
         return
-    if run.mode != "fully_async":
+    if run.mode == "colocate":
         yield (
             ("batch", "streaming"),
             f"true has no effect in mode {run.mode}, where a batch is complete before its turn",

@@ -223,8 +223,9 @@ class RunSections(Config):
     seed: int = Field(0, ge=0, description="Base of every random draw of the run.")
     mode: Literal["colocate", "hybrid", "fully_async"] = Field(
         "colocate",
-        description="Placement of the roles. `colocate`: they take turns on one device. `fully_async`: generation has "
-        "a process and weights of its own, and goes on while the trainer trains.",
+        description="Placement of the roles. `colocate`: they take turns on one device. `hybrid`: generation has a "
+        "process and weights of its own, and goes on while the trainer trains; reference and teacher take turns with "
+        "the trainer. `fully_async`: they have a device of their own too.",
     )
     max_staleness: int = Field(0, ge=0, description="Versions a trained token may lag behind the trainer.")
     on_stale: Literal["drop", "keep", "reweight"] = Field(

@@ -2,32 +2,49 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
 from relax_core.dataflow.plan import HOST, Plan
 
 Mode = Literal["colocate", "hybrid", "fully_async"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 
-APART: Mapping[str, str] = {
-    "rollout": "engine",
-    "reference": "reference",
-    "teacher": "teacher",
-    "actor_fwd": "trainer",
-    "actor": "trainer",
+GROUPS: Mapping[Mode, Mapping[str, str]] = {
+    "colocate": {},
+    "hybrid": {
+        "rollout": "engine",
+        "reference": "trainer",
+        "teacher": "trainer",
+        "actor_fwd": "trainer",
+        "actor": "trainer",
+    },
+    "fully_async": {
+        "rollout": "engine",
+        "reference": "reference",
+        "teacher": "teacher",
+        "actor_fwd": "trainer",
+        "actor": "trainer",
+    },
 }
-"""Device groups where every model has its own; those that compute with the weights in training share one."""
+"""Device groups of the roles that hold a model; those that compute with the weights in training share one."""
 
 
 def place(plan: Plan, mode: Mode) -> Plan:
-    """The plan with the device groups of a mode; ``colocate`` is how a plan is derived."""
-    if mode == "colocate" or plan.requirements.supervised:
+    """The plan with the device groups of a mode; ``colocate``, with one of them, is how a plan is derived."""
+    if plan.requirements.supervised:
         return plan
-    return replace(
-        plan,
-        roles=tuple(
-            role if role.device_group == HOST else replace(role, device_group=APART[role.name]) for role in plan.roles
-        ),
+    groups = GROUPS[mode]
+    roles = (
+        role if role.device_group == HOST else replace(role, device_group=groups.get(role.name, role.device_group))
+        for role in plan.roles
     )
+    return replace(plan, roles=tuple(roles))
+
+
+def generates_apart(plan: Plan) -> bool:
+    """Whether the engine has a device group of its own, beside that of the trainer."""
+    rollout, actor = plan.role("rollout"), plan.role("actor")
+    return rollout is not None and actor is not None and rollout.device_group != actor.device_group
 
 
 def lanes(plan: Plan) -> list[list[str]]:
@@ -35,10 +52,22 @@ def lanes(plan: Plan) -> list[list[str]]:
 
     A role that needs no device has a lane of its own. The source is no loop.
     """
-    groups: dict[str, list[str]] = {}
+    return list(_parted(plan, apart=frozenset()).values())
+
+
+def fronts(plan: Plan) -> dict[str, tuple[str, ...]]:
+    """The roles of each service, in the order data flows, by the name of the last of them.
+
+    As :func:`lanes`, but that the rollout is apart from trainers in any case: an engine has processes of its own.
+    """
+    return {names[-1]: tuple(names) for names in _parted(plan, apart=frozenset({"rollout"})).values()}
+
+
+def _parted(plan: Plan, apart: frozenset[str]) -> dict[str, list[str]]:
+    """Roles by what they share: a device group, or nothing."""
+    parts: dict[str, list[str]] = {}
     for role in plan.roles:
         if role.name != "source":
-            groups.setdefault(role.name if role.device_group == HOST else f"[{role.device_group}]", []).append(
-                role.name
-            )
-    return sorted(groups.values(), key=lambda names: "actor" in names)
+            alone = role.device_group == HOST or role.name in apart
+            parts.setdefault(role.name if alone else f"[{role.device_group}]", []).append(role.name)
+    return dict(sorted(parts.items(), key=lambda part: "actor" in part[1]))

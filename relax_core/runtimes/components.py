@@ -1,6 +1,6 @@
 """Builds the components that all stages of a local run share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -62,6 +62,17 @@ class Builder:
         assert teacher is not None and teacher.folder is not None, "a plan with a teacher is refused without one"
         return replace(self.model_source(teacher.folder), trust_remote_code=teacher.trust_remote_code)
 
+    def frozen_models(self, plan: Plan, path: Path) -> Mapping[str, tuple[ModelSource, float | None]]:
+        """What a plan has beside the policy, by role, and the temperature of what it computes, ``None`` for that of
+        the policy. The reference is the policy that the stage begins with.
+        """
+        models: dict[str, tuple[ModelSource, float | None]] = {}
+        if plan.role("reference") is not None:
+            models["reference"] = self.model_source(path), None
+        if plan.role("teacher") is not None and self.config.run.teacher is not None:
+            models["teacher"] = self.teacher_source(), self.config.run.teacher.temperature
+        return models
+
     def trainer(self, selected: Selected, path: Path, total_updates: int) -> Trainer:
         """A started trainer; its schedule ends with the stage unless the configuration says otherwise."""
         assert isinstance(selected.config, TrainerConfig)
@@ -79,11 +90,11 @@ class Builder:
             trainer.start()
         return trainer
 
-    async def engine(self, path: Path) -> Engine:
+    async def engine(self, path: Path, apart: bool = False) -> Engine:
         """A started engine with the folder's weights; in a process of its own where it is to run beside a trainer."""
         selected, context = self.config.engine, replace(self.context, model=self.model_source(path))
         engine: Engine
-        if self.config.run.mode == "fully_async":
+        if apart:
             from relax_core.engines.process.engine import ProcessEngine
 
             engine = ProcessEngine(selected, context, threads=self.config.run.threads)

@@ -85,13 +85,12 @@ class LocalRun(Run):
             held.close()
 
     def _frozen(self, path: Path) -> Mapping[str, FrozenModel]:
-        """What the plan has beside the policy, by role; the reference is the policy that the stage begins with."""
-        models, builder, teacher = {}, self.builder, self.config.run.teacher
-        if self.plan.role("reference") is not None:
-            models["reference"] = FrozenModel(builder.frozen(builder.model_source(path)))
-        if self.plan.role("teacher") is not None and teacher is not None:
-            models["teacher"] = FrozenModel(builder.frozen(builder.teacher_source()), teacher.temperature)
-        return models
+        """What the plan has beside the policy, by role."""
+        models = self.builder.frozen_models(self.plan, path)
+        return {
+            role: FrozenModel(self.builder.frozen(source), temperature)
+            for role, (source, temperature) in models.items()
+        }
 
     async def _continue(self, stage: Stage, trainer: Trainer, checkpoint: Checkpoint) -> None:
         """Restores a checkpoint; its weights are published as a new version, since versions never repeat."""

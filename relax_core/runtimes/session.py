@@ -8,6 +8,7 @@ from pathlib import Path
 from relax_core.api.dataset import Dataset
 from relax_core.api.engine import Engine
 from relax_core.config.load import RunConfig
+from relax_core.dataflow.placement import generates_apart
 from relax_core.dataflow.plan import Plan
 from relax_core.models.prompts import PromptCodec
 from relax_core.models.vocabulary import require_same_vocabulary
@@ -53,7 +54,7 @@ async def open_session(builder: Builder, path: Path, plan: Plan, dataset: Datase
             require_same_vocabulary(codec.tokenizer, builder.teacher_source())
         engine = None
         if plan.role("rollout") is not None or config.eval_sets:
-            engine = await builder.engine(path)
+            engine = await builder.engine(path, apart=generates_apart(plan))
             stack.push_async_callback(engine.close)
             check_capabilities(engine, plan, config)
         sync = config.weight_sync.build(builder.context)

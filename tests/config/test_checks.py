@@ -30,7 +30,6 @@ def refusal(document: dict[str, Any], *overrides: str) -> str:
          "batch.samples_per_task is 1"),
         (["batch.updates_per_batch=6"], "batch.updates_per_batch: 6 does not divide `batch.tasks`, which is 32; "
          "did you mean 4?"),
-        (["mode=hybrid"], "mode: hybrid is not available yet; there are `colocate` and `fully_async`"),
         (["max_staleness=2"], "max_staleness: 2 has no effect in mode colocate, where only a `rollout.surplus` is"),
         (["rollout.surplus=4"], "rollout.surplus: 4 groups go on under later weights, and with max_staleness 0 they "),
         (["batch.streaming=true"], "batch.streaming: true has no effect in mode colocate"),

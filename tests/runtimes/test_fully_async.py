@@ -74,7 +74,9 @@ def assert_bounds(finished: Finished, bound: int, groups: int) -> None:
 
 def test_without_staleness_it_is_the_training_of_colocate(run: Run) -> None:
     settings = ("updates=20", *MATH, "batch.updates_per_batch=2", "algorithm.kl_coefficient=0.1")
-    assert_same_training(run("together", ASYNC, *settings), run("in_turns", *settings))
+    in_turns = run("in_turns", *settings)
+    for mode in ("fully_async", "hybrid"):
+        assert_same_training(run(mode, f"mode={mode}", *settings), in_turns)
 
 
 @pytest.mark.parametrize("bound", [1, 2])

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from relax_core.api.context import Context, ModelSource
 from relax_core.api.transport import Transport
 from relax_core.config.load import RunConfig
-from relax_core.dataflow.plan import Plan
+from relax_core.dataflow.placement import fronts
+from relax_core.dataflow.plan import FROZEN, Plan
 from relax_core.dataflow.seeds import derive_seed
 
 STAGE = "main"
@@ -17,9 +19,14 @@ ENGINE = "engine-0"
 STATE = "state"
 
 
+def rank_name(front: str, rank: int) -> str:
+    """Name of a process that holds the models of a front."""
+    return f"{front}-{rank}"
+
+
 def trainer_name(rank: int) -> str:
     """Name of a trainer's rank."""
-    return f"actor-{rank}"
+    return rank_name("actor", rank)
 
 
 def application_name(run_id: str, role: str) -> str:
@@ -53,6 +60,30 @@ class Assignment:
     def seed(self) -> int:
         """Base seed of the stage."""
         return derive_seed(self.config.run.seed, STAGE)
+
+    @cached_property
+    def fronts(self) -> dict[str, tuple[str, ...]]:
+        """The roles of each front; see :func:`relax_core.dataflow.placement.fronts`."""
+        return fronts(self.plan)
+
+    @property
+    def holders(self) -> list[str]:
+        """Fronts behind which ranks hold models, that of the trainer first."""
+        return [front for front in reversed(self.fronts) if front in {*FROZEN, "actor"}]
+
+    def ranks(self, front: str) -> int:
+        """How many ranks hold the models of a front."""
+        return self.config.run.serve.actor_ranks if front == "actor" else 1
+
+    @property
+    def generates(self) -> bool:
+        """Whether the run has an engine: for training, or for evaluations."""
+        return self.plan.role("rollout") is not None or bool(self.config.eval_sets)
+
+    @property
+    def temperature(self) -> float:
+        """Of the policy's log-probabilities; labels are not drawn."""
+        return 1.0 if self.plan.requirements.supervised else self.config.run.sampling.temperature
 
     def context(self, count: Callable[[str, int], None], rank: int = 0, size: int = 1, staged: bool = False) -> Context:
         """Context of a component; ``staged`` ones have the seed of the stage, the others that of the run."""
