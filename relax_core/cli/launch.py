@@ -29,7 +29,12 @@ INTERRUPTED = 130
 
 
 def launch(
-    file: Path | None, overrides: Sequence[str], base: Mapping[str, Any] | None, runtime: str, resume: str | None
+    file: Path | None,
+    overrides: Sequence[str],
+    base: Mapping[str, Any] | None,
+    runtime: str,
+    resume: str | None,
+    ray_address: str | None = None,
 ) -> None:
     """Starts a run, or continues one.
 
@@ -39,12 +44,15 @@ def launch(
         base: Settings of a run without a file.
         runtime: ``local`` or ``serve``.
         resume: Name of the run to continue, with its stored configuration unless ``file`` gives another.
+        ray_address: Ray cluster to join, in place of ``RAY_ADDRESS``.
 
     Raises:
         RelaxError: With the exit code of its kind.
     """
     if runtime not in RUNTIMES:
         raise ConfigError(f"--runtime: there is no {runtime!r}{suggestion(runtime, RUNTIMES)}")
+    if ray_address is not None and runtime != "serve":
+        raise ConfigError(f"--ray-address: {ray_address!r} would be ignored by --runtime {runtime}; use serve")
     # Read when the libraries load: threads that spin while they wait would take the cores from those that work.
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     if resume is None:
@@ -53,20 +61,22 @@ def launch(
         config, run, checkpoint = _resumed(file, overrides, resume, runtime)
     with run.held():
         try:
-            summary = _run(config, run, checkpoint, runtime)
+            summary = _run(config, run, checkpoint, runtime, ray_address)
         except RelaxError:
             if not run.started:
                 run.discard()
             raise
         except KeyboardInterrupt:
-            print(f"relax: interrupted{_way_on(config, run, runtime)}", file=sys.stderr)
+            print(f"relax: interrupted{_way_on(run, runtime, ray_address)}", file=sys.stderr)
             if not run.started:
                 run.discard()
             sys.exit(INTERRUPTED)
     print(json.dumps(summary, indent=2))
 
 
-def _run(config: RunConfig, run: RunDirectory, checkpoint: Checkpoint | None, runtime: str) -> Mapping[str, Any]:
+def _run(
+    config: RunConfig, run: RunDirectory, checkpoint: Checkpoint | None, runtime: str, ray_address: str | None
+) -> Mapping[str, Any]:
     # Only now, when the configuration is right: these import torch and transformers.
     from transformers.utils import logging as transformers_logging
 
@@ -74,19 +84,20 @@ def _run(config: RunConfig, run: RunDirectory, checkpoint: Checkpoint | None, ru
     if runtime == "serve":
         from relax_core.runtimes.serve.run import run_serve
 
-        return run_serve(config, run, checkpoint)
+        return run_serve(config, run, checkpoint, ray_address)
     from relax_core.runtimes.local import run_local
 
     return run_local(config, run, checkpoint)
 
 
-def _way_on(config: RunConfig, run: RunDirectory, runtime: str) -> str:
+def _way_on(run: RunDirectory, runtime: str, ray_address: str | None) -> str:
     """How an interrupted run goes on, if it can."""
     if not run.started:
         return ""
     elsewhere = "" if run.path.parent == RUNS else f" --runs-dir {run.path.parent}"
     other = "" if runtime == RUNTIMES[0] else f" --runtime {runtime}"
-    return f"; go on with: relax train --resume {run.run_id}{elsewhere}{other}"
+    cluster = "" if ray_address is None else f" --ray-address {ray_address}"
+    return f"; go on with: relax train --resume {run.run_id}{elsewhere}{other}{cluster}"
 
 
 def _defaults(file: Path | None, base: Mapping[str, Any] | None, runtime: str) -> list[str]:

@@ -20,6 +20,9 @@ def train(
     runtime: Annotated[
         str, typer.Option(help="local: all roles in this process. serve: roles on Ray Serve.")
     ] = "local",
+    ray_address: Annotated[
+        str | None, typer.Option(help="host:port of a Ray cluster to join, or auto.", metavar="ADDRESS")
+    ] = None,
     resume: Annotated[str | None, typer.Option(help="Continue the run of this name.", metavar="RUN")] = None,
     overrides: Set = None,
     model: Model = None,
@@ -37,7 +40,7 @@ def train(
         settings.append(f"name={json.dumps(name)}")
     if runs_dir is not None:
         settings.append(f"runs_dir={runs_dir}")
-    launch(file, settings, _shortcut(file, resume, model, data, reward), runtime, resume)
+    launch(file, settings, _shortcut(file, resume, model, data, reward), runtime, resume, ray_address)
 
 
 def plan(file: File = None, overrides: Set = None) -> None:

@@ -1,40 +1,89 @@
-"""The Ray cluster of a run: joined if there is one, else started here for this run alone."""
+"""The Ray cluster of a run: one that is there and is joined, or one that is started for this run alone."""
 
 import logging
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray import serve
 
+from relax_core.api.errors import ConfigError
+
 LOGICAL_CPUS = 64
 """Ray counts CPUs, it does not give them: enough for every actor of a run on any machine."""
 
+OPTION, VARIABLE = "--ray-address", "RAY_ADDRESS"
+ANSWER_SECONDS = 10.0
+"""Time in which the head of a cluster must accept a connection; Ray itself would try for two minutes, then exit."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """A cluster to join.
+
+    Args:
+        value: ``host:port`` of its head, or ``auto``: the one on this machine.
+        source: Where that was said, for messages.
+    """
+
+    value: str
+    source: str
+
+
+def find_address(option: str | None) -> Address | None:
+    """The cluster that the option or else ``RAY_ADDRESS`` names; inside ``ray job submit`` Ray has set the variable.
+
+    Returns:
+        ``None`` when the run starts a cluster of its own, which ``local`` says too.
+
+    Raises:
+        ConfigError: It is no address that a run can join.
+    """
+    given = Address(option, OPTION) if option is not None else Address(os.environ.get(VARIABLE, ""), VARIABLE)
+    if given.value == "local" or (given.source == VARIABLE and not given.value):
+        return None
+    host, _, port = given.value.rpartition(":")
+    if given.value != "auto" and not (host and "://" not in host and port.isdigit()):
+        raise ConfigError(
+            f"{given.source}: {given.value!r} is not host:port of a cluster's head, nor auto; from a machine outside "
+            "the cluster use `ray job submit`"
+        )
+    return given
+
 
 @contextmanager
-def cluster(object_store_bytes: int) -> Iterator[None]:
-    """Connects this process, and starts what is not there yet; in the end only that is ended.
+def cluster(object_store_bytes: int, address: Address | None = None) -> Iterator[None]:
+    """Connects this process, and starts what is not there yet; in the end only what was started for it is ended.
 
-    ``RAY_ADDRESS`` names a cluster to join; a process that is connected already stays so.
+    A process that is connected already stays so. Serve, where a joined cluster did not have it, is left there: other
+    runs may use it by then.
 
     Args:
         object_store_bytes: Size of the object store of a cluster that is started here.
+        address: The cluster to join.
+
+    Raises:
+        ConfigError: No cluster answers at the address.
     """
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a run tells nobody
     if ray.is_initialized():
         serve.start(proxy_location="Disabled")
         yield
         return
-    # Paths of sockets are short: not every temporary folder will do. No usage statistics: a run tells nobody.
+    # Paths of sockets are short: not every temporary folder will do.
     folder = tempfile.mkdtemp(prefix="relax-", dir="/tmp")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        _connect(folder, object_store_bytes)
-        serve.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
+        if address is None:
+            _start(folder, object_store_bytes)
+        else:
+            _join(address)
         yield
     finally:
         # Of a cluster that was started here nothing is left then; one that was joined goes on.
@@ -42,17 +91,31 @@ def cluster(object_store_bytes: int) -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _connect(folder: str, object_store_bytes: int) -> None:
-    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if "RAY_ADDRESS" in os.environ:
-        ray.init(**quiet)
-        return
-    ray.init(
+def _start(folder: str, object_store_bytes: int) -> None:
+    _connect(
         address="local",
         num_cpus=LOGICAL_CPUS,
         include_dashboard=False,
         _node_ip_address="127.0.0.1",
         object_store_memory=object_store_bytes,
         _temp_dir=folder,
-        **quiet,
     )
+    serve.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
+
+
+def _join(address: Address) -> None:
+    host, _, port = address.value.rpartition(":")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # what goes wrong is told in one line
+    try:
+        if host:
+            socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+        _connect(address=address.value)
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        hint = "; if it asks for a token, set RAY_AUTH_MODE=token" if "RAY_AUTH_MODE" not in os.environ else ""
+        raise ConfigError(f"{address.source}: no cluster can be joined at {address.value!r}: {reason}{hint}") from error
+    serve.start(proxy_location="Disabled")
+
+
+def _connect(**where: Any) -> None:
+    ray.init(logging_level=logging.ERROR, log_to_driver=False, **where)

@@ -19,7 +19,7 @@ from relax_core.runtimes.length import crossed
 from relax_core.runtimes.record import StageFacts
 from relax_core.runtimes.run import Run
 from relax_core.runtimes.serve.assignment import Assignment
-from relax_core.runtimes.serve.cluster import cluster
+from relax_core.runtimes.serve.cluster import Address, cluster, find_address
 from relax_core.runtimes.serve.engine import RemoteEngine
 from relax_core.runtimes.serve.proxies import StateClient
 from relax_core.runtimes.serve.roles import FRONTS
@@ -34,18 +34,21 @@ LISTEN = 1.0
 """Seconds that the controller waits for news in one call."""
 
 
-def run_serve(config: RunConfig, directory: RunDirectory, checkpoint: Checkpoint | None = None) -> Mapping[str, Any]:
+def run_serve(
+    config: RunConfig, directory: RunDirectory, checkpoint: Checkpoint | None = None, ray_address: str | None = None
+) -> Mapping[str, Any]:
     """Runs a configuration to its end on Ray Serve and returns the summary.
 
     Args:
         config: What to do.
         directory: The run's folder.
         checkpoint: Continue from here.
+        ray_address: Ray cluster to join; else that of ``RAY_ADDRESS``, else one of the run's own.
 
     Raises:
         RelaxError: With the exit code of its kind.
     """
-    return asyncio.run(ServeRun(config, directory, checkpoint).run())
+    return asyncio.run(ServeRun(config, directory, checkpoint, find_address(ray_address)).run())
 
 
 class ServeRun(Run):
@@ -53,8 +56,15 @@ class ServeRun(Run):
 
     runtime = "serve"
 
-    def __init__(self, config: RunConfig, directory: RunDirectory, checkpoint: Checkpoint | None) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        directory: RunDirectory,
+        checkpoint: Checkpoint | None,
+        address: Address | None = None,
+    ) -> None:
         super().__init__(config, directory, checkpoint)
+        self._address = address
         self._supervisor: Supervisor | None = None
         self._state: StateClient | None = None
         self._last: StageFacts | None = None
@@ -63,6 +73,12 @@ class ServeRun(Run):
             raise ConfigError(f"{config.source}: --runtime serve does not run the role {unknown[0]!r}; use local")
 
     async def _stages(self, path: Path) -> None:
+        with cluster(self.config.run.serve.object_store_bytes, self._address):
+            async with AsyncExitStack() as stack:
+                await self._train(*await self._policy_and_version(path), stack)
+
+    async def _policy_and_version(self, path: Path) -> tuple[Path, int]:
+        """The policy that the main stage begins with, and the version that was published last."""
         version = 0
         if self.checkpoint is not None:
             version = self.checkpoint.state["version"]
@@ -71,9 +87,7 @@ class ServeRun(Run):
                 self.evaluators = self.session.evaluators
                 path = await self._warm_up(path)
                 version = self.session.publisher.version
-        with cluster(self.config.run.serve.object_store_bytes):
-            async with AsyncExitStack() as stack:
-                await self._train(path, version, stack)
+        return path, version
 
     def _transport(self, context: Context) -> Transport:
         """The warm-up is in this process, and so are its rows: its transport is not the one that fronts share."""
