@@ -1,12 +1,17 @@
-"""Calls to named actors: each with a deadline, and with errors that Relax knows."""
+"""Calls to named actors: each with a deadline, and with errors that Relax knows.
+
+Ray repeats no call by itself, as actors are started without ``max_task_retries``: a call is made once or not at all.
+"""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from threading import Thread
 from typing import Any
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from relax_core.api.errors import DeadlineExceeded, RelaxError
 
@@ -18,30 +23,49 @@ class ActorLost(RelaxError):
     """The process of an actor is gone."""
 
 
-def find_actor(name: str, namespace: str) -> ActorHandle:
+class ActorUnavailable(ActorLost):
+    """The connection to an actor broke; the actor may live, and may have done what it was asked."""
+
+
+def find_actor(name: str, namespace: str, timeout: float = CALL_SECONDS) -> ActorHandle:
     """The actor of that name.
 
     Raises:
         ActorLost: There is none now.
+        DeadlineExceeded: The cluster has not said within ``timeout`` seconds.
     """
     if not ray.is_initialized():  # Ray would start a cluster of its own accord.
         raise ActorLost(f"{namespace}: this process is in no Ray cluster")
     try:
-        return ray.get_actor(name, namespace=namespace)
+        return _within(timeout, f"find actor {name!r}", lambda: ray.get_actor(name, namespace=namespace))
     except ValueError as error:
         raise ActorLost(f"{namespace}: there is no actor {name!r} now") from error
 
 
-def call(actor: ActorHandle, method: str, *arguments: Any, timeout: float = CALL_SECONDS) -> Any:
+def call(
+    actor: ActorHandle, method: str, *arguments: Any, timeout: float = CALL_SECONDS, threads: str | None = None
+) -> Any:
     """The result of ``actor.method(*arguments)``; waits in this thread.
+
+    Args:
+        actor: Whom to ask.
+        method: What to call.
+        arguments: What with.
+        timeout: Seconds until the answer.
+        threads: Concurrency group of the actor that serves the call; the method's own by default.
 
     Raises:
         DeadlineExceeded: No answer within ``timeout`` seconds.
         ActorLost: The actor is dead, or died meanwhile.
+        ActorUnavailable: The connection broke, and what became of the call is unknown.
         RelaxError: Whatever the method raised; another error than Relax's own is one with its type in front.
     """
+    bound = getattr(actor, method)
     try:
-        return ray.get(getattr(actor, method).remote(*arguments), timeout=timeout)
+        sent = (
+            bound.remote(*arguments) if threads is None else bound.options(concurrency_group=threads).remote(*arguments)
+        )
+        return ray.get(sent, timeout=timeout)
     except (RayError, OSError) as error:
         raise _known(error, method, timeout) from error
 
@@ -73,6 +97,8 @@ def _late(method: str, timeout: float) -> DeadlineExceeded:
 def _known(error: Exception, method: str, timeout: float) -> RelaxError:
     if isinstance(error, GetTimeoutError):
         return _late(method, timeout)
+    if isinstance(error, ActorUnavailableError):
+        return ActorUnavailable(f"{method}: {_first_line(error)}")
     if isinstance(error, RayActorError):
         # A constructor that raised is told with its whole traceback; the last line says what was wrong.
         lines = str(error).strip().splitlines()
@@ -85,3 +111,20 @@ def _known(error: Exception, method: str, timeout: float) -> RelaxError:
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
+
+
+def _within(timeout: float, what: str, ask: Callable[[], Any]) -> Any:
+    """What ``ask`` returns or raises, for calls of Ray that know no deadline."""
+    answer: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(ask())
+        except Exception as error:
+            answer.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    try:
+        return answer.result(timeout)
+    except TimeoutError as error:
+        raise _late(what, timeout) from error

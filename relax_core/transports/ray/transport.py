@@ -1,5 +1,6 @@
 """A transport in an actor of its own: rows go there and come back through Ray's object store."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,29 +9,38 @@ import numpy as np
 import numpy.typing as npt
 import ray
 from ray.actor import ActorHandle
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from relax_core.api.columns import Column, ColumnSpec, IntArray, Table
 from relax_core.api.context import Context
 from relax_core.api.errors import TransportError
 from relax_core.api.transport import Consumer, Lease, Transport
 from relax_core.transports.memory.transport import MemoryTransport
-from relax_core.transports.ray.calls import CALL_SECONDS, ActorLost, call, find_actor
+from relax_core.transports.ray.calls import ActorLost, ActorUnavailable, call, find_actor
 from relax_core.transports.ray.config import RayTransportConfig
 
 SERVER = "transport"
 """Name of the actor, in the namespace of the run."""
 
-THREADS = 64
-"""Calls that may wait in the actor at the same time."""
+WAITING = "waiting"
+WAITING_THREADS, THREADS = 64, 4
+"""Calls in the actor at the same time: those that wait for rows or room never keep the others out."""
+
+REPEATABLE = frozenset({"drop", "finish", "fetch", "renew", "nack", "reclaim", "get_blob", "snapshot", "depth"})
+"""Calls that change nothing when they are made twice. Others are never repeated: they may have been done."""
+
+PAUSE_SECONDS = 0.5
+"""Between two tries over a connection that breaks."""
 
 
 class RayTransport(Transport):
     """One end of the run's transport; every process of the run builds its own.
 
-    ``open`` starts the actor, which dies with the process that opened it; the others find it by the run's name.
+    ``open`` starts the actor on the node of the process that opens, with which it dies; the others, on whatever node,
+    find it by the run's name.
 
     Args:
-        config: Capacity.
+        config: Capacity and deadline.
         context: Names the run.
     """
 
@@ -43,9 +53,11 @@ class RayTransport(Transport):
         if not ray.is_initialized():
             raise TransportError("transport: 'ray' needs a Ray cluster, which --runtime serve starts; there is none")
         if self._server is None:
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+            groups: dict[str, Any] = {"concurrency_groups": {WAITING: WAITING_THREADS}}
+            server: Any = ray.remote(**groups)(MemoryTransport)
             options = {"name": SERVER, "namespace": self._run_id, "num_cpus": 0, "max_concurrency": THREADS}
-            server: Any = ray.remote(MemoryTransport)
-            self._server = server.options(**options).remote(self._config)
+            self._server = server.options(**options, scheduling_strategy=here).remote(self._config)
         self._call("open", columns, consumers)
 
     def append(
@@ -57,13 +69,14 @@ class RayTransport(Transport):
         close: bool = False,
         repeat: bool = False,
     ) -> IntArray:
-        ids: IntArray = self._call("append", group, columns, version, timeout, close, repeat, wait=timeout)
+        arguments = (group, columns, version, timeout, close, repeat)
+        ids: IntArray = self._call("append", *arguments, wait=timeout, repeatable=close and repeat)
         return ids
 
     def write(
         self, ids: npt.ArrayLike, columns: Sequence[Column], version: int | None = None, repeat: bool = False
     ) -> None:
-        self._call("write", np.asarray(ids, np.int64), columns, version, repeat)
+        self._call("write", np.asarray(ids, np.int64), columns, version, repeat, repeatable=repeat)
 
     def close_group(self, group: int) -> None:
         self._call("close_group", group)
@@ -118,13 +131,20 @@ class RayTransport(Transport):
         depth: Mapping[str, int] = self._call("depth")
         return depth
 
-    def _call(self, method: str, *arguments: Any, wait: float = 0.0) -> Any:
-        try:
-            if self._server is None:
-                self._server = find_actor(SERVER, self._run_id)
-            return call(self._server, method, *arguments, timeout=wait + CALL_SECONDS)
-        except ActorLost as error:
-            raise TransportError(f"the transport of run {self._run_id!r} is gone: {error}") from error
+    def _call(self, method: str, *arguments: Any, wait: float = 0.0, repeatable: bool = False) -> Any:
+        seconds, threads = self._config.call_seconds + wait, WAITING if wait else None
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                if self._server is None:
+                    self._server = find_actor(SERVER, self._run_id, seconds)
+                return call(self._server, method, *arguments, timeout=seconds, threads=threads)
+            except ActorUnavailable as error:
+                if not (repeatable or method in REPEATABLE) or time.monotonic() > deadline:
+                    raise TransportError(f"{method} may have been done or not: {error}") from error
+                time.sleep(PAUSE_SECONDS)
+            except ActorLost as error:
+                raise TransportError(f"the transport of run {self._run_id!r} is gone: {error}") from error
 
 
 def _own(table: Table) -> Table:

@@ -1,0 +1,101 @@
+"""Rules of a transport with a server: when it is gone or stands still, nobody waits beyond a deadline."""
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pytest
+
+from relax_core.api.columns import Column
+from relax_core.api.errors import DeadlineExceeded, EndOfStream, LeaseExpired, TransportError
+from relax_core.api.transport import Lease, Transport
+from relax_core.testing.threads import in_threads
+from relax_core.testing.transport.fixtures import (
+    ACTOR,
+    COLUMNS,
+    PATIENCE,
+    REWARD,
+    REWARDER,
+    MakeTransport,
+    TransportFixtures,
+    add_group,
+    taken,
+    token_rows,
+)
+
+CALL_SECONDS = 2.0
+"""What a call may take beyond the time it was asked to wait, in these tests."""
+
+
+class ServerRules(TransportFixtures):
+    """Every call ends by its deadline, with an error that says so."""
+
+    @pytest.fixture
+    def make_impatient(self) -> MakeTransport:
+        """``make_transport`` of a transport whose calls give up after ``CALL_SECONDS``; override it."""
+        raise NotImplementedError("override the fixture make_impatient")
+
+    @pytest.fixture
+    def server(self) -> Callable[[Transport], int]:
+        """``server(transport)`` is the id of the process that holds the groups of this transport; override it."""
+        raise NotImplementedError("override the fixture server")
+
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+    def test_without_its_server_no_call_waits_for_ever(
+        self, make_impatient: MakeTransport, server: Callable[[Transport], int], number: signal.Signals
+    ) -> None:
+        transport = make_impatient(capacity_bytes=2048)
+        transport.open(COLUMNS, (REWARDER, ACTOR))
+        ids, lease, key = self._fill(transport)
+        process = server(transport)
+        # A dead server is noticed by those who wait, however long they would; one that stands still, at their deadline.
+        timeout = PATIENCE if number == signal.SIGKILL else CALL_SECONDS
+        try:
+            in_threads(
+                lambda: _assert_typed(partial(transport.take, "actor", timeout=timeout)),
+                lambda: _assert_typed(partial(transport.append, 9, token_rows(9, (2,)), timeout=timeout)),
+                lambda: os.kill(process, number),
+            )
+            in_threads(*(partial(_assert_typed, use) for use in _calls(transport, ids, lease, key)))
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+    @staticmethod
+    def _fill(transport: Transport) -> tuple[Any, Lease, str]:
+        """One group on lease, one that nobody may take yet, and a blob that leaves no room for more."""
+        ids = add_group(transport, 0)
+        lease = taken(transport.take("rewarder"))
+        return ids, lease, transport.put_blob(bytes(2048))
+
+
+def _calls(transport: Transport, ids: Any, lease: Lease, key: str) -> list[Callable[[], Any]]:
+    """Every method there is."""
+    return [
+        partial(transport.append, 1, token_rows(1, (2,))),
+        partial(transport.write, ids, [Column.of(REWARD, [1.0, 1.0])]),
+        partial(transport.close_group, 1),
+        partial(transport.drop, [0]),
+        partial(transport.take, "rewarder", 1, 1, CALL_SECONDS),
+        partial(transport.fetch, lease, ["tokens"]),
+        partial(transport.renew, lease, 1.0),
+        partial(transport.ack, lease),
+        partial(transport.nack, lease),
+        partial(transport.reclaim, "rewarder"),
+        partial(transport.put_blob, b"sound"),
+        partial(transport.get_blob, key),
+        partial(transport.release_blob, key),
+        partial(transport.restore, {}),
+        transport.finish,
+        transport.snapshot,
+        transport.depth,
+    ]
+
+
+def _assert_typed(use: Callable[[], Any]) -> None:
+    with pytest.raises((TransportError, DeadlineExceeded)) as caught:
+        use()
+    assert not isinstance(caught.value, (EndOfStream, LeaseExpired)), f"{use}: the server is gone, it said nothing"
