@@ -1,6 +1,6 @@
 """What every process of a run is told: all it needs to build its part. Small, can be pickled, imports no torch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -46,6 +46,8 @@ class Assignment:
         device: Of every rank.
         model: Folder of the policy at the start of the stage.
         updates: Optimizer steps of the stage.
+        versions: Of what is installed where the controller is, by distribution.
+        working_directory: Where the run was started: relative paths of the configuration begin there.
     """
 
     config: RunConfig
@@ -55,6 +57,8 @@ class Assignment:
     device: str
     model: Path
     updates: int
+    versions: Mapping[str, str]
+    working_directory: Path
 
     @property
     def seed(self) -> int:

@@ -25,6 +25,7 @@ from relax_core.runtimes.serve.proxies import StateClient
 from relax_core.runtimes.serve.roles import FRONTS
 from relax_core.runtimes.serve.state import Record
 from relax_core.runtimes.serve.supervisor import Supervisor
+from relax_core.runtimes.serve.versions import versions
 from relax_core.runtimes.session import make_probe, open_session
 from relax_core.transports.memory.config import MemoryTransportConfig
 from relax_core.transports.memory.transport import MemoryTransport
@@ -102,6 +103,8 @@ class ServeRun(Run):
             self.context.device,
             path.resolve(),
             self.updates,
+            versions(self.config),
+            Path.cwd(),
         )
         self._supervisor = supervisor = Supervisor(assignment)
         stack.callback(supervisor.stop)

@@ -14,7 +14,8 @@ from relax_core.roles.batches import BatchLog
 from relax_core.roles.source import IssuedTask, Source
 from relax_core.runtimes.length import crossed
 from relax_core.runtimes.record import StageFacts
-from relax_core.runtimes.serve.assignment import Assignment
+from relax_core.runtimes.serve.assignment import STATE, Assignment
+from relax_core.runtimes.serve.process import prepare_process
 
 
 class Record(NamedTuple):
@@ -284,6 +285,7 @@ class StateActor(RunState):
     """
 
     def __init__(self, assignment: Assignment) -> None:
+        prepare_process(assignment, STATE)
         self._assignment = assignment
         run = assignment.config.run
         ledger = RunDirectory(assignment.directory).ledger()
