@@ -105,6 +105,11 @@ class Column:
         return self.values[self.offsets[row] : self.offsets[row + 1]]
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of values and offsets."""
+        return self.values.nbytes + (0 if self.offsets is None else self.offsets.nbytes)
+
+    @property
     def bounds(self) -> IntArray:
         """int64 ``[n + 1]`` borders of the entries in ``values``, also where each entry is one value."""
         return np.arange(len(self.values) + 1) if self.offsets is None else self.offsets

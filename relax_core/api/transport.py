@@ -130,6 +130,8 @@ class Transport(ABC):
     def fetch(self, lease: Lease, columns: Sequence[str], ids: npt.ArrayLike | None = None) -> Table:
         """The named columns of the lease's rows, or of those with the given ids, in the order given.
 
+        The arrays of a table, like those of a lease's, may be read-only, and stay as they are while they are used.
+
         Only columns the consumer reads can be fetched. Rows of groups that were dropped meanwhile are left out; the ids
         of the table show which.
 

@@ -1,5 +1,7 @@
 """Rules of rows and columns."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 
@@ -77,7 +79,8 @@ class RowRules(TransportFixtures):
         columns[0].values[:] = 0
         transport.close_group(1)
         lease = taken(transport.take("rewarder"))
-        transport.fetch(lease, ["tokens"])["tokens"].values[:] = 0
+        with suppress(ValueError):  # what is handed out may be read-only
+            transport.fetch(lease, ["tokens"])["tokens"].values[:] = 0
         assert transport.fetch(lease, ["tokens"])["tokens"].values.tolist() == [1000, 1001]
 
     @pytest.mark.parametrize(

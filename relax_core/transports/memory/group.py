@@ -2,48 +2,50 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Generic, NamedTuple
 
 import numpy as np
 
-from relax_core.api.columns import NO_VERSION, Column, ColumnSpec, IntArray, Table
+from relax_core.api.columns import IntArray
 from relax_core.api.errors import TransportError
-from relax_core.transports.memory.schema import Entries
-
-PLACE_BITS = 20
-"""A row id is its group's id and, in so many low bits, its place in the group: finding a row needs no index."""
+from relax_core.transports.memory.schema import PLACE_BITS, Entries, P, Writing
 
 UNKNOWN_LENGTH = -1
 FIRST = np.zeros(1, np.int64)
 """The place of a group column's entry."""
 
 
-class Cells:
-    """The entries of one column in one group: parts as they were written, a single one once the group is complete."""
+class Piece(NamedTuple, Generic[P]):
+    """Entries of one column that were written in one step, all computed by the weights of one version.
 
-    def __init__(self) -> None:
-        self.places: list[IntArray] = []
-        self.parts: list[Column] = []
-        self.versions: list[IntArray] = []
-        self.count = 0
+    ``picks`` are the positions of those entries of ``part`` that count, where not all do.
+    """
 
-    def add(self, places: IntArray, part: Column, versions: IntArray) -> None:
+    places: IntArray
+    part: P
+    version: int
+    picks: IntArray | None = None
+
+
+class Cells(Generic[P]):
+    """The entries of one column in one group. A single piece is in the order of the rows."""
+
+    def __init__(self, pieces: Iterable[Piece[P]] = ()) -> None:
+        self.pieces = list(pieces)
+        self.count = sum([len(piece.places) for piece in self.pieces])
+
+    @property
+    def places(self) -> IntArray:
+        """Rows that have an entry, in the order of the pieces."""
+        return np.concatenate([piece.places for piece in self.pieces])
+
+    def add(self, piece: Piece[P]) -> None:
         """Adds entries for rows that have none yet."""
-        self.places.append(places)
-        self.parts.append(part)
-        self.versions.append(versions)
-        self.count += len(places)
-
-    def merge(self) -> None:
-        """Joins the parts into one, in the order of the rows."""
-        if len(self.parts) > 1:
-            places = np.concatenate(self.places)
-            order = np.argsort(places)
-            self.parts = [Column.concat(self.parts).select(order)]
-            self.versions = [np.concatenate(self.versions)[order]]
-            self.places = [places[order]]
+        self.pieces.append(piece)
+        self.count += len(piece.places)
 
 
-class Group:
+class Group(Generic[P]):
     """Rows of one group.
 
     ``complete`` names the columns that every row has, once the group is closed; ``offered`` and ``acked`` name the
@@ -53,16 +55,16 @@ class Group:
     def __init__(self, key: int) -> None:
         self.key = key
         self.rows = 0
-        self.bytes = 0
+        self.nbytes = 0
         self.closed = False
         self.lengths: IntArray = np.empty(0, np.int64)
-        self.cells: dict[str, Cells] = {}
+        self.cells: dict[str, Cells[P]] = {}
         self.complete: set[str] = set()
         self.offered: set[str] = set()
         self.acked: set[str] = set()
         self.attempts: Counter[str] = Counter()
 
-    def append(self, rows: int, entries: Entries, version: int) -> IntArray:
+    def append(self, rows: int, entries: Entries[P], version: int) -> IntArray:
         """Adds rows and returns their ids; ``TransportError`` for a second entry of a group column."""
         self._refuse_shared(entries)
         if self.rows + rows > 1 << PLACE_BITS:
@@ -71,89 +73,75 @@ class Group:
         lengths = np.full(rows, UNKNOWN_LENGTH) if entries.lengths is None else entries.lengths
         self.lengths = np.concatenate([self.lengths, lengths])
         self.rows += rows
-        self._put(places, entries, version)
+        for part in entries.rows:
+            self._add(Piece(places, part, version))
+        for part in entries.shared:
+            self._add(Piece(FIRST, part, version))
         return places + (self.key << PLACE_BITS)
 
-    def unwritten(self, places: IntArray, entries: Entries) -> list[tuple[IntArray, Entries]]:
-        """What of some entries is not there yet, column by column."""
-        parts = []
-        for column in entries.rows:
-            cells = self.cells.get(column.spec.name)
-            new = np.flatnonzero(~np.isin(places, np.concatenate(cells.places))) if cells else np.arange(len(places))
-            if new.size:
-                lengths = entries.lengths
-                lengths = None if lengths is None or column.spec.level != "token" else lengths[new]
-                parts.append((places[new], Entries((column.select(new),), (), lengths)))
-        shared = tuple(column for column in entries.shared if column.spec.name not in self.cells)
-        return [*parts, (places, Entries((), shared, None))] if shared else parts
+    def pieces(self, writing: Writing[P], version: int, repeat: bool) -> list[Piece[P]]:
+        """What :meth:`write` will add; with ``repeat`` that of it which is not there yet.
 
-    def check_write(self, places: IntArray, entries: Entries) -> None:
-        """Raises ``TransportError`` where a later :meth:`write` would break a rule."""
-        if places[-1] >= self.rows:
-            raise TransportError(f"group {self.key} has {self.rows} rows, no row {places[-1]}")
-        self._refuse_shared(entries)
-        for column in entries.rows:
-            cells = self.cells.get(column.spec.name)
-            if cells and (taken := np.intersect1d(places, np.concatenate(cells.places))).size:
-                raise TransportError(f"{column.spec.name!r} of row {taken[0]} of group {self.key} is written already")
-        if entries.lengths is not None:
-            known = self.lengths[places]
-            wrong = (known != UNKNOWN_LENGTH) & (known != entries.lengths)
-            if wrong.any():
-                row = np.flatnonzero(wrong)[0]
-                raise TransportError(
-                    f"row {places[row]} of group {self.key} has {known[row]} tokens, not {entries.lengths[row]}"
-                )
+        Raises:
+            TransportError: A row that is not there or has another number of tokens, or a cell that is written already.
+        """
+        if writing.places[-1] >= self.rows:
+            raise TransportError(f"group {self.key} has {self.rows} rows, no row {writing.places[-1]}")
+        if not repeat:
+            self._refuse_shared(writing.entries)
+        pieces = [self._unwritten(writing.places, part, version, repeat) for part in writing.entries.rows]
+        shared = [part for part in writing.entries.shared if part.spec.name not in self.cells]
+        found = [piece for piece in pieces if len(piece.places)] + [Piece(FIRST, part, version) for part in shared]
+        if writing.entries.lengths is not None:
+            self._check_lengths(found, writing.entries.lengths)
+        return found
 
-    def write(self, places: IntArray, entries: Entries, version: int) -> None:
-        """Adds checked columns to rows at ascending places."""
-        if entries.lengths is not None:
-            self.lengths[places] = entries.lengths
-        self._put(places, entries, version)
+    def write(self, pieces: Sequence[Piece[P]], lengths: IntArray | None) -> None:
+        """Adds checked pieces; ``lengths`` are those of all entries of their per-token columns."""
+        for piece in pieces:
+            if lengths is not None and piece.part.spec.level == "token":
+                self.lengths[piece.places] = lengths if piece.picks is None else lengths[piece.picks]
+            self._add(piece)
 
     def settle(self, names: Iterable[str]) -> None:
         """Of a closed group: notes which of these columns every row has by now."""
         for name in names:
             cells = self.cells[name]
-            if cells.count == (1 if cells.parts[0].spec.level == "group" else self.rows):
-                cells.merge()
+            if cells.count == (1 if cells.pieces[0].part.spec.level == "group" else self.rows):
                 self.complete.add(name)
 
-    def _refuse_shared(self, entries: Entries) -> None:
-        for column in entries.shared:
-            if column.spec.name in self.cells:
-                raise TransportError(f"{column.spec.name!r} of group {self.key} is written already")
+    def _refuse_shared(self, entries: Entries[P]) -> None:
+        for part in entries.shared:
+            if part.spec.name in self.cells:
+                raise TransportError(f"{part.spec.name!r} of group {self.key} is written already")
 
-    def _put(self, places: IntArray, entries: Entries, version: int) -> None:
-        versions = np.full(len(places), version)
-        for column in entries.rows:
-            self._cells(column).add(places, column, versions)
-        for column in entries.shared:
-            self._cells(column).add(FIRST, column, versions[:1])
-        self.bytes += entries.bytes
+    def _unwritten(self, places: IntArray, part: P, version: int, repeat: bool) -> Piece[P]:
+        cells = self.cells.get(part.spec.name)
+        if cells is None:
+            return Piece(places, part, version)
+        there = np.isin(places, cells.places)
+        if not there.any():
+            return Piece(places, part, version)
+        if not repeat:
+            row = places[there][0]
+            raise TransportError(f"{part.spec.name!r} of row {row} of group {self.key} is written already")
+        picks = np.flatnonzero(~there)
+        return Piece(places[picks], part, version, picks)
 
-    def _cells(self, column: Column) -> Cells:
-        name = column.spec.name
+    def _check_lengths(self, pieces: Iterable[Piece[P]], lengths: IntArray) -> None:
+        for piece in pieces:
+            if piece.part.spec.level == "token":
+                known, given = self.lengths[piece.places], lengths if piece.picks is None else lengths[piece.picks]
+                wrong = np.flatnonzero((known != UNKNOWN_LENGTH) & (known != given))
+                if wrong.size:
+                    row = wrong[0]
+                    raise TransportError(
+                        f"row {piece.places[row]} of group {self.key} has {known[row]} tokens, not {given[row]}"
+                    )
+
+    def _add(self, piece: Piece[P]) -> None:
+        name = piece.part.spec.name
         if name not in self.cells:
             self.cells[name] = Cells()
-        return self.cells[name]
-
-
-def table_of(groups: Sequence[Group], specs: Sequence[ColumnSpec]) -> Table:
-    """All rows of some groups with columns that are complete in each of them; ids ascend if the groups do."""
-    counts = [group.rows for group in groups]
-    keys = np.repeat(np.array([group.key for group in groups], np.int64), counts)
-    places = [np.arange(count) for count in counts]
-    ids = (keys << PLACE_BITS) + np.concatenate([np.empty(0, np.int64), *places])
-    columns, versions = {}, {}
-    for spec in specs:
-        cells = [group.cells[spec.name] for group in groups]
-        column = Column.concat([cell.parts[0] for cell in cells]) if cells else Column.of(spec, [])
-        version = np.concatenate([np.empty(0, np.int64), *(cell.versions[0] for cell in cells)])
-        if spec.level == "group":
-            spread = np.repeat(np.arange(len(groups)), counts)
-            column, version = column.select(spread), version[spread]
-        columns[spec.name] = column
-        if (version != NO_VERSION).any():
-            versions[spec.name] = version
-    return Table(ids, keys, columns, versions)
+        self.cells[name].add(piece)
+        self.nbytes += piece.part.nbytes

@@ -3,15 +3,38 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from relax_core.api.columns import Column, ColumnSpec, IntArray
 from relax_core.api.errors import TransportError
 
+PLACE_BITS = 20
+"""A row id is its group's id and, in so many low bits, its place in the group: finding a row needs no index."""
+PLACE_MASK = (1 << PLACE_BITS) - 1
+
+
+class Part(Protocol):
+    """Entries of one column, as a transport's index sees them: a :class:`Column`, or where to find one."""
+
+    @property
+    def spec(self) -> ColumnSpec:
+        """The column's type."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of values and offsets."""
+
+    def __len__(self) -> int: ...
+
+
+P = TypeVar("P", bound=Part)
+
 
 @dataclass(frozen=True)
-class Entries:
+class Entries(Generic[P]):
     """Columns that passed the door.
 
     Args:
@@ -20,29 +43,23 @@ class Entries:
         lengths: int64 ``[n]`` tokens of each row; ``None`` without a per-token column.
     """
 
-    rows: tuple[Column, ...]
-    shared: tuple[Column, ...]
+    rows: tuple[P, ...]
+    shared: tuple[P, ...]
     lengths: IntArray | None
 
     @property
-    def bytes(self) -> int:
+    def nbytes(self) -> int:
         """Bytes of values and offsets."""
-        return sum(map(column_bytes, (*self.rows, *self.shared)))
+        return sum([part.nbytes for part in (*self.rows, *self.shared)])
 
-    def cut(self, start: int, stop: int, group: int) -> "Entries":
-        """A copy of one group's entries: its rows from ``start`` to before ``stop``, its place among the groups."""
-        return Entries(
-            tuple([cut(column, start, stop) for column in self.rows]),
-            tuple([cut(column, group, group + 1) for column in self.shared]),
-            None if self.lengths is None else self.lengths[start:stop],
-        )
 
-    def reorder(self, order: IntArray) -> "Entries":
-        """The same rows in another order; group columns stay."""
-        if (order[1:] > order[:-1]).all():
-            return self
-        rows = tuple(column.select(order) for column in self.rows)
-        return Entries(rows, self.shared, None if self.lengths is None else self.lengths[order])
+@dataclass(frozen=True)
+class Writing(Generic[P]):
+    """Entries for some rows of one group, at ascending places."""
+
+    group: int
+    places: IntArray
+    entries: Entries[P]
 
 
 class Schema:
@@ -61,7 +78,7 @@ class Schema:
             raise TransportError(f"unknown column {name!r}; declared is {', '.join(map(repr, near)) or 'nothing'}")
         return self.specs[name]
 
-    def check(self, columns: Sequence[Column], rows: int, groups: int) -> Entries:
+    def check(self, columns: Sequence[Column], rows: int, groups: int) -> Entries[Column]:
         """Sorts columns by level once each has its type and the expected number of entries.
 
         Args:
@@ -78,10 +95,22 @@ class Schema:
             self._check_type(column)
             self._check_count(column, groups if column.spec.level == "group" else rows)
         return Entries(
-            tuple(column for column in columns if column.spec.level != "group"),
-            tuple(column for column in columns if column.spec.level == "group"),
+            tuple([column for column in columns if column.spec.level != "group"]),
+            tuple([column for column in columns if column.spec.level == "group"]),
             _common_lengths([column for column in columns if column.spec.level == "token"]),
         )
+
+    def check_append(self, group: int, columns: Sequence[Column]) -> tuple[int, Entries[Column]]:
+        """The number of rows that ``columns`` add to a group, and the columns sorted by level.
+
+        Raises:
+            TransportError: There is no row, or a column does not have its type.
+        """
+        rows = next((len(column) for column in columns if column.spec.level != "group"), 0)
+        entries = self.check(columns, rows, 1)
+        if not rows:
+            raise TransportError(f"append to group {group} without a row")
+        return rows, entries
 
     def _check_type(self, column: Column) -> None:
         spec = self.spec(column.spec.name)
@@ -106,24 +135,57 @@ class Schema:
             raise TransportError(f"column {column.spec.name!r}: offsets do not cut its {len(column.values)} values")
 
 
-def column_bytes(column: Column) -> int:
-    """Bytes of values and offsets."""
-    return column.values.nbytes + (0 if column.offsets is None else column.offsets.nbytes)
+def split(ids: npt.ArrayLike, columns: Sequence[Column], schema: Schema) -> list[Writing[Column]]:
+    """What a role writes, checked, group by group; values are not copied unless rows have to be put in order.
+
+    Raises:
+        TransportError: A row is named twice, or a column does not have its type.
+    """
+    index = np.asarray(ids, np.int64)
+    order = None
+    if (index[1:] <= index[:-1]).any():
+        order = np.argsort(index, kind="stable")
+        index = index[order]
+        if (index[1:] == index[:-1]).any():
+            raise TransportError("a row is named twice in one write")
+    keys, starts = np.unique(index >> PLACE_BITS, return_index=True)
+    entries = schema.check(columns, len(index), len(keys))
+    if order is not None:
+        lengths = None if entries.lengths is None else entries.lengths[order]
+        entries = Entries(tuple([column.select(order) for column in entries.rows]), entries.shared, lengths)
+    places = index & PLACE_MASK
+    if len(keys) == 1:
+        return [Writing(int(keys[0]), places, entries)]
+    borders = [*starts.tolist(), len(index)]
+    return [
+        Writing(key, places[start:stop], _cut(entries, start, stop, number))
+        for number, (key, start, stop) in enumerate(zip(keys.tolist(), borders, borders[1:], strict=False))
+    ]
+
+
+def _cut(entries: Entries[Column], start: int, stop: int, group: int) -> Entries[Column]:
+    """One group's entries: its rows from ``start`` to before ``stop``, its place among the groups."""
+    return Entries(
+        tuple([cut(column, start, stop) for column in entries.rows]),
+        tuple([cut(column, group, group + 1) for column in entries.shared]),
+        None if entries.lengths is None else entries.lengths[start:stop],
+    )
 
 
 def cut(column: Column, start: int, stop: int) -> Column:
-    """A copy of the entries from ``start`` to before ``stop``."""
+    """The entries from ``start`` to before ``stop``; values are a view."""
     if column.offsets is None:
-        return Column(column.spec, column.values[start:stop].copy())
+        return Column(column.spec, column.values[start:stop])
     first, last = column.offsets[start], column.offsets[stop]
-    return Column(column.spec, column.values[first:last].copy(), column.offsets[start : stop + 1] - first)
+    return Column(column.spec, column.values[first:last], column.offsets[start : stop + 1] - first)
 
 
 def _common_lengths(columns: Sequence[Column]) -> IntArray | None:
     if not columns:
         return None
     for column in columns[1:]:
-        if not np.array_equal(column.offsets, columns[0].offsets):  # type: ignore[arg-type]
+        same = column.offsets is columns[0].offsets
+        if not same and not np.array_equal(column.offsets, columns[0].offsets):  # type: ignore[arg-type]
             raise TransportError(
                 f"column {column.spec.name!r} has other row lengths than {columns[0].spec.name!r}: "
                 f"{column.lengths.tolist()[:8]} against {columns[0].lengths.tolist()[:8]}"

@@ -1,93 +1,123 @@
 """What a transport holds as plain values and arrays, and back: one long array per column, not one per group."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from relax_core.api.columns import Column, ColumnSpec
-from relax_core.api.transport import Consumer
+from relax_core.api.errors import TransportError
+from relax_core.dataflow.ids import IdSet
 from relax_core.transports.memory.blobs import Blobs
-from relax_core.transports.memory.group import Cells, Group
-from relax_core.transports.memory.schema import column_bytes, cut
+from relax_core.transports.memory.declarations import Declarations
+from relax_core.transports.memory.group import Cells, Group, Piece
+from relax_core.transports.memory.index import Held
+from relax_core.transports.memory.schema import cut
 
 
-def declarations(columns: Iterable[ColumnSpec], consumers: Iterable[Consumer]) -> dict[str, Any]:
-    """Columns and consumers, as a snapshot names them; equal if the declarations are."""
+def snapshot_of(declared: Declarations, held: Held[Column], blobs: Blobs[bytes]) -> dict[str, Any]:
+    """Everything, of plain values and arrays only."""
     return {
-        "columns": [
-            [spec.name, spec.dtype, spec.level, list(spec.trailing), spec.ragged]
-            for spec in sorted(columns, key=lambda spec: spec.name)
-        ],
-        "consumers": [[consumer.name, sorted(consumer.reads)] for consumer in sorted(consumers, key=lambda c: c.name)],
+        **_declarations(declared),
+        **_rows(held.groups.values(), declared),
+        "blobs": {key: np.frombuffer(blob.data, np.uint8) for key, blob in blobs.held.items()},
+        "blob_references": {key: blob.references for key, blob in blobs.held.items()},
+        "finished": held.finished,
+        "gone_below": held.gone.below,
+        "gone_beyond": np.array(sorted(held.gone.beyond), np.int64),
+        "dropped": np.array(sorted(held.dropped), np.int64),
     }
 
 
-def rows(groups: Iterable[Group], columns: Iterable[ColumnSpec], consumers: Iterable[str]) -> dict[str, Any]:
+def restored(snapshot: Mapping[str, Any], declared: Declarations) -> tuple[Held[Column], Blobs[bytes]]:
+    """What :func:`snapshot_of` was given; no consumer has been offered a group.
+
+    Raises:
+        TransportError: The snapshot was taken with other declarations.
+    """
+    for kind, here in _declarations(declared).items():
+        if snapshot.get(kind) != here:
+            raise TransportError(f"the snapshot was taken with other {kind}: {snapshot.get(kind)}, here {here}")
+    blobs: Blobs[bytes] = Blobs()
+    for key, data in snapshot["blobs"].items():
+        blobs.put(key, data.tobytes(), data.nbytes, int(snapshot["blob_references"][key]))
+    gone = IdSet(int(snapshot["gone_below"]), snapshot["gone_beyond"].tolist())
+    dropped = set(snapshot["dropped"].tolist())
+    return Held(_groups_of(snapshot, declared), gone, dropped, bool(snapshot["finished"])), blobs
+
+
+def _declarations(declared: Declarations) -> dict[str, Any]:
+    """Columns and consumers by name; equal if the declarations are."""
+    state = declared.state()
+    return {
+        "columns": sorted(state["columns"]),
+        "consumers": sorted([name, reads] for name, reads, _ in state["consumers"]),
+    }
+
+
+def _rows(groups: Iterable[Group[Column]], declared: Declarations) -> dict[str, Any]:
     """Groups and their cells. ``acked`` and ``attempts`` are ``[groups, consumers]``, consumers by name."""
     held = sorted(groups, key=lambda group: group.key)
+    consumers = sorted(declared.consumers)
     return {
         "groups": np.array([group.key for group in held], np.int64),
         "rows": np.array([group.rows for group in held], np.int64),
         "closed": np.array([group.closed for group in held], bool),
         "lengths": np.concatenate([np.empty(0, np.int64), *(group.lengths for group in held)]),
-        "acked": np.array([[name in group.acked for name in sorted(consumers)] for group in held], bool),
-        "attempts": np.array([[group.attempts[name] for name in sorted(consumers)] for group in held], np.int64),
-        "cells": {spec.name: _cells(held, spec) for spec in columns},
+        "acked": np.array([[name in group.acked for name in consumers] for group in held], bool),
+        "attempts": np.array([[group.attempts[name] for name in consumers] for group in held], np.int64),
+        "cells": {spec.name: _cells(held, spec) for spec in declared.columns},
     }
 
 
-def _cells(groups: Sequence[Group], spec: ColumnSpec) -> dict[str, Any]:
+def _cells(groups: Sequence[Group[Column]], spec: ColumnSpec) -> dict[str, Any]:
     """All entries of one column; ``owners`` and ``places`` say to which group and row each belongs."""
-    held = [(group.key, group.cells[spec.name]) for group in groups if spec.name in group.cells]
-    empty = np.empty(0, np.int64)
-    column = Column.concat([Column.of(spec, []), *(part for _, cells in held for part in cells.parts)])
+    cells = [(group.key, group.cells[spec.name].pieces) for group in groups if spec.name in group.cells]
+    held = [(key, piece) for key, pieces in cells for piece in pieces]
+    counts = [len(piece.places) for _, piece in held]
+    parts = [piece.part if piece.picks is None else piece.part.select(piece.picks) for _, piece in held]
+    column = Column.concat([Column.of(spec, []), *parts])
     return {
-        "owners": np.repeat(np.array([key for key, _ in held], np.int64), [cells.count for _, cells in held]),
-        "places": np.concatenate([empty, *(places for _, cells in held for places in cells.places)]),
-        "versions": np.concatenate([empty, *(version for _, cells in held for version in cells.versions)]),
+        "owners": np.repeat(np.array([key for key, _ in held], np.int64), counts),
+        "places": np.concatenate([np.empty(0, np.int64), *(piece.places for _, piece in held)]),
+        "versions": np.repeat(np.array([piece.version for _, piece in held], np.int64), counts),
         "values": column.values,
         **({} if column.offsets is None else {"offsets": column.offsets}),
     }
 
 
-def groups_of(snapshot: Mapping[str, Any], columns: Iterable[ColumnSpec], consumers: Iterable[str]) -> list[Group]:
-    """The groups of a snapshot, with their cells; no consumer has been offered one."""
-    groups = {}
+def _groups_of(snapshot: Mapping[str, Any], declared: Declarations) -> dict[int, Group[Column]]:
+    """The groups of a snapshot, with their cells."""
+    groups: dict[int, Group[Column]] = {}
+    consumers = sorted(declared.consumers)
     lengths = np.split(snapshot["lengths"], np.cumsum(snapshot["rows"])[:-1])
     for number, key in enumerate(snapshot["groups"].tolist()):
         group = groups[key] = Group(key)
         group.rows = int(snapshot["rows"][number])
         group.closed = bool(snapshot["closed"][number])
         group.lengths = lengths[number].copy()
-        group.acked = {name for name, acked in zip(sorted(consumers), snapshot["acked"][number], strict=True) if acked}
-        group.attempts.update(dict(zip(sorted(consumers), snapshot["attempts"][number].tolist(), strict=True)))
-    for spec in columns:
+        group.acked = {name for name, acked in zip(consumers, snapshot["acked"][number], strict=True) if acked}
+        group.attempts.update(dict(zip(consumers, snapshot["attempts"][number].tolist(), strict=True)))
+    for spec in declared.columns:
         _fill(groups, spec, snapshot["cells"][spec.name])
-    return list(groups.values())
+    return groups
 
 
-def _fill(groups: Mapping[int, Group], spec: ColumnSpec, stored: Mapping[str, Any]) -> None:
+def _fill(groups: Mapping[int, Group[Column]], spec: ColumnSpec, stored: Mapping[str, Any]) -> None:
     column = Column(spec, stored["values"], stored.get("offsets"))
-    keys, starts, counts = np.unique(stored["owners"], return_index=True, return_counts=True)
-    for key, start, stop in zip(keys.tolist(), starts, starts + counts, strict=True):
-        cells = groups[key].cells[spec.name] = Cells()
-        part = cut(column, start, stop)
-        cells.add(stored["places"][start:stop].copy(), part, stored["versions"][start:stop].copy())
-        groups[key].bytes += column_bytes(part)
+    owners, places, versions = stored["owners"], stored["places"], stored["versions"]
+    if not len(owners):
+        return
+    # A piece has one group and one version, and its places ascend.
+    new = (owners[1:] != owners[:-1]) | (versions[1:] != versions[:-1]) | (places[1:] <= places[:-1])
+    borders = [0, *(np.flatnonzero(new) + 1).tolist(), len(owners)]
+    for start, stop in pairwise(borders):
+        group = groups[int(owners[start])]
+        part = _copy(cut(column, start, stop))
+        group.cells.setdefault(spec.name, Cells()).add(Piece(places[start:stop].copy(), part, int(versions[start])))
+        group.nbytes += part.nbytes
 
 
-def blobs(held: Blobs) -> dict[str, Any]:
-    """Blobs by key, as bytes and references."""
-    return {
-        "blobs": {key: np.frombuffer(data, np.uint8) for key, data in held.data.items()},
-        "blob_references": dict(held.references),
-    }
-
-
-def blobs_of(snapshot: Mapping[str, Any]) -> Blobs:
-    """The blobs of a snapshot."""
-    restored = Blobs()
-    for key, data in snapshot["blobs"].items():
-        restored.put(key, data.tobytes(), int(snapshot["blob_references"][key]))
-    return restored
+def _copy(column: Column) -> Column:
+    return Column(column.spec, column.values.copy(), column.offsets)
