@@ -14,6 +14,7 @@ import ray
 from ray import serve
 
 from relax_core.api.errors import ConfigError
+from relax_core.runtimes.serve.preflight import check_host
 
 LOGICAL_CPUS = 64
 """Ray counts CPUs, it does not give them: enough for every actor of a run on any machine."""
@@ -69,7 +70,7 @@ def cluster(object_store_bytes: int, address: Address | None = None) -> Iterator
         address: The cluster to join.
 
     Raises:
-        ConfigError: No cluster answers at the address.
+        ConfigError: No cluster answers at the address, or this host has too little shared memory for one.
     """
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a run tells nobody
@@ -92,6 +93,7 @@ def cluster(object_store_bytes: int, address: Address | None = None) -> Iterator
 
 
 def _start(folder: str, object_store_bytes: int) -> None:
+    check_host(object_store_bytes)
     _connect(
         address="local",
         num_cpus=LOGICAL_CPUS,
@@ -105,7 +107,6 @@ def _start(folder: str, object_store_bytes: int) -> None:
 
 def _join(address: Address) -> None:
     host, _, port = address.value.rpartition(":")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # what goes wrong is told in one line
     try:
         if host:
             socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()

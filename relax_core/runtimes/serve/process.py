@@ -22,12 +22,10 @@ def prepare_process(assignment: Assignment, name: str) -> None:
 
     Raises:
         PluginError: Versions differ.
-        ConfigError: The folder, or that of the run, is not on this node.
+        ConfigError: The folder is not on this node.
     """
     where = f"{name} on {gethostname()}"
     check_versions(assignment.versions, where)
-    if not assignment.directory.is_dir():
-        raise ConfigError(f"runs_dir: {where} does not see {str(assignment.directory)!r}: nodes share the runs' folder")
     if "working_dir" in ray.get_runtime_context().runtime_env:
         return
     try:

@@ -21,6 +21,7 @@ from relax_core.runtimes.run import Run
 from relax_core.runtimes.serve.assignment import Assignment
 from relax_core.runtimes.serve.cluster import Address, cluster, find_address
 from relax_core.runtimes.serve.engine import RemoteEngine
+from relax_core.runtimes.serve.preflight import preflight
 from relax_core.runtimes.serve.proxies import StateClient
 from relax_core.runtimes.serve.roles import FRONTS
 from relax_core.runtimes.serve.state import Record
@@ -75,6 +76,7 @@ class ServeRun(Run):
 
     async def _stages(self, path: Path) -> None:
         with cluster(self.config.run.serve.object_store_bytes, self._address):
+            preflight(self.config, self.plan, self.context.device, self.directory.path.resolve())
             async with AsyncExitStack() as stack:
                 await self._train(*await self._policy_and_version(path), stack)
 

@@ -1,0 +1,89 @@
+"""What is looked at before anything of a run is started on a cluster, so that what is missing is told at once."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from relax_core.api.errors import ConfigError, PluginError, RelaxError
+from relax_core.config.load import RunConfig
+from relax_core.dataflow.plan import Plan
+from relax_core.runtimes.serve.assignment import STATE
+from relax_core.runtimes.serve.device import accelerators_of
+from relax_core.runtimes.serve.resources import check_resources, check_shared_memory, needs
+from relax_core.runtimes.serve.versions import installed, refuse_difference, versions
+from relax_core.transports.ray.calls import CALL_SECONDS, ActorLost, find_actor, gather
+
+SHARED_MEMORY = Path("/dev/shm")
+WEIGHTS = ("*.safetensors", "*.bin")
+
+
+def preflight(config: RunConfig, plan: Plan, device: str, directory: Path) -> None:
+    """Compares a run with the cluster that this process is connected to.
+
+    Args:
+        config: The run's configuration.
+        plan: Of its main stage.
+        device: Of every process that holds a model.
+        directory: The run's folder, absolute; its name is the run's.
+
+    Raises:
+        ConfigError: A run of this name is there, a node does not see the folder, or resources are missing.
+        PluginError: A node has other versions than this process.
+    """
+    _check_name(directory.name)
+    for node in ray.nodes():
+        if node["Alive"]:
+            _check_node(node["NodeID"], node["NodeManagerHostname"], config, directory)
+    run = config.run
+    weights = {
+        name: _weights(model.folder) for name, model in (("policy", run.model), ("teacher", run.teacher)) if model
+    }
+    settings = {"mode": run.mode, "serve.actor_ranks": run.serve.actor_ranks, "device": device}
+    needed = needs(plan, run, accelerators_of(device), weights)
+    check_resources(needed, ray.cluster_resources(), ray.available_resources(), settings)
+
+
+def check_host(object_store_bytes: int) -> None:
+    """Whether the shared memory of this host is large enough for a cluster that is started here.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if SHARED_MEMORY.is_dir():
+        check_shared_memory({"serve.object_store_bytes": object_store_bytes}, shutil.disk_usage(SHARED_MEMORY).free)
+
+
+def _check_name(run_id: str) -> None:
+    try:
+        find_actor(STATE, run_id)
+    except ActorLost:
+        return
+    raise ConfigError(f"name: a run {run_id!r} goes on in this cluster; choose another name")
+
+
+def _look(names: Sequence[str], directory: str) -> tuple[dict[str, str], bool]:
+    """What a node has; runs there."""
+    return installed(names), Path(directory).is_dir()
+
+
+def _check_node(node: str, name: str, config: RunConfig, directory: Path) -> None:
+    expected = versions(config)
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    look = ray.remote(_look).options(num_cpus=0, scheduling_strategy=there)
+    try:
+        (found, sees_directory), *_ = gather([look.remote(list(expected), str(directory))], "look", CALL_SECONDS)
+    except RelaxError as error:
+        raise PluginError(f"node {name}: relax-core cannot be used there: {error}") from error
+    refuse_difference(expected, found, f"node {name}")
+    if not sees_directory:
+        raise ConfigError(f"runs_dir: node {name} does not see {str(directory)!r}: all nodes share the runs' folder")
+
+
+def _weights(folder: Path | None) -> int:
+    """Bytes of the weights in a folder; 0 if there are none yet."""
+    if folder is None:
+        return 0
+    return sum(path.stat().st_size for pattern in WEIGHTS for path in folder.glob(pattern))
