@@ -17,6 +17,7 @@ def overview(
     summary: Mapping[str, Any],
     lines: Sequence[Mapping[str, Any]],
     streams: Streams,
+    time_shares: Mapping[str, float | None],
 ) -> list[Fact]:
     """Names and values, in order; without what is not known (yet).
 
@@ -25,6 +26,7 @@ def overview(
         summary: Its ``summary.json``, empty while it is going on.
         lines: Its ``metrics.jsonl``.
         streams: The same, joined by :func:`relax_core.report.charts.join_steps`.
+        time_shares: What :func:`relax_core.report.overlap.overlap` found.
     """
     before = summary.get("eval_warm_start")
     facts = {
@@ -37,6 +39,8 @@ def overview(
         "seed": config.get("seed"),
         "started": time.strftime("%Y-%m-%d %H:%M", time.localtime(lines[0]["time"])) if lines else None,
         "duration": duration(_seconds(summary, lines)),
+        "time": _time(time_shares),
+        "bound": _bound(time_shares),
         "updates": _of(summary.get("updates", _last_step(streams)), config.get("updates")),
         **_evaluations(streams),
         "before warm-up": None if before is None else f"{before:.3f}",
@@ -56,6 +60,31 @@ def duration(seconds: float | None) -> str | None:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+TIMES = {
+    "rollout": "generation",
+    "training": "training",
+    "sync": "publication",
+    "data_wait": "data wait",
+    "exposed": "exposed generation",
+    "paused": "evaluation and checkpoints",
+}
+"""Shares of the time, as the overview names them; they overlap."""
+
+
+def _time(shares: Mapping[str, float | None]) -> str | None:
+    known = ((title, shares.get(name)) for name, title in TIMES.items())
+    return ", ".join(f"{title} {share:.0%}" for title, share in known if share is not None) or None
+
+
+def _bound(shares: Mapping[str, float | None]) -> str | None:
+    """Generation, or the actor's work, whichever is longer, cannot be hidden behind anything."""
+    bound = shares.get("bound")
+    if bound is None:
+        return None
+    longer = "generation" if bound == shares["rollout"] else "training and publication"
+    return f"{bound:.0%} of the time: {longer} alone"
 
 
 def _name(choice: object) -> object:

@@ -14,9 +14,11 @@ from relax_core.checkpoint.store import POLICY, CheckpointStore
 from relax_core.config.document import read_document
 from relax_core.report.charts import Streams, choose_panels, join_steps, series_of
 from relax_core.report.files import read_lines, read_object
+from relax_core.report.overlap import overlap
 from relax_core.report.overview import overview
 from relax_core.report.samples import read_samples
-from relax_core.report.timeline import find_steps, overlap, timeline_of
+from relax_core.report.spans import read_spans
+from relax_core.report.timeline import find_steps, timeline_of
 from relax_core.report.tokens import TokenTexts, find_tokenizer
 
 SCRIPTS = ("elements", "state", "scales", "charts", "metrics", "gantt", "timeline", "colors", "samples", "page")
@@ -46,17 +48,17 @@ def report_data(run: Path) -> dict[str, Any]:
     """Everything that the page shows, as JSON values."""
     config = read_document(run / CONFIG)
     lines = read_lines(run / "metrics.jsonl")
-    spans = read_lines(run / "timeline.jsonl")
+    spans = read_spans(run)
     streams, steps = join_steps(lines), find_steps(spans)
     series = {stream: series_of(metrics) for stream, metrics in streams.items()}
-    texts = _tokenizer(run, config)
+    texts, time = _tokenizer(run, config), overlap(spans)
     return {
         "run": run.name,
-        "overview": overview(config, read_object(run / "summary.json"), lines, streams),
+        "overview": overview(config, read_object(run / "summary.json"), lines, streams, time),
         "panels": choose_panels(series),
         "series": series,
         "timeline": timeline_of(spans, steps),
-        "overlap": {**overlap(spans), "tokens_counted": _tokens_counted(streams)},
+        "overlap": {**time, "tokens_counted": _tokens_counted(streams)},
         "samples": read_samples(run / BATCHES, texts.text if texts else None),
         "answers": read_lines(run / "samples.jsonl")[-MAX_ANSWERS:],
         "events": read_lines(run / "events.jsonl")[-MAX_EVENTS:],

@@ -20,6 +20,7 @@ from relax_core.dataflow.plan import Plan
 from relax_core.dataflow.rows import trainable_counts
 from relax_core.dataflow.seeds import derive_seed
 from relax_core.dataflow.staleness import Staleness
+from relax_core.metrics.activity import Beside, DataWait
 from relax_core.metrics.update import update_metrics
 from relax_core.roles.batches import COUNTERS
 from relax_core.roles.collaborators import Batches
@@ -50,6 +51,7 @@ class Actor(Role):
         seed: Base seed of the order within a batch.
         recorder: Keeps whole batches; ``None`` keeps none.
         generated_tokens: What the engine has generated so far, to see how much of it is done during updates.
+        beside: What went on beside the actor up to a time, to see what it waits for.
     """
 
     name = "actor"
@@ -68,6 +70,7 @@ class Actor(Role):
         seed: int,
         recorder: BatchRecorder | None = None,
         generated_tokens: Callable[[], int] = lambda: 0,
+        beside: Callable[[float], Beside] = lambda until: Beside(),
     ) -> None:
         self._plan = plan
         self._batch = batch
@@ -81,6 +84,7 @@ class Actor(Role):
         self._seed = seed
         self._recorder = recorder
         self._generated_tokens = generated_tokens
+        self._data_wait = DataWait(beside)
         self.training = False
         """Whether weights are being changed or published: until then, nothing has happened that cannot be undone."""
         self.updates = 0
@@ -91,6 +95,7 @@ class Actor(Role):
 
     async def step(self) -> Progress:
         """Trains on the next batch if it is complete."""
+        self.wait()
         try:
             lease = self._transport.take(self.name, self._batch.tasks, self._batch.tasks, self.patience)
         except EndOfStream:
@@ -104,11 +109,24 @@ class Actor(Role):
                 if self._drop_stale(lease):
                     return Progress.WORKED
                 self._batches.begin(groups, self.state())
+            self._go_on()
             with held(self._transport, lease):
                 await self._train(lease)
         self._transport.ack(lease)
         self.training = False
+        self.wait()
         return Progress.WORKED
+
+    def wait(self) -> None:
+        """From now on there is nothing to do, until there are rows: a runtime says so when the stage begins."""
+        now = time.time()
+        self._data_wait.begin(now)
+        self.timeline.waiting(self.name, now)
+
+    def _go_on(self) -> None:
+        now = time.time()
+        self._data_wait.end(now)
+        self.timeline.working(self.name, now)
 
     async def _train(self, lease: Lease) -> None:
         self.training = True
@@ -190,6 +208,7 @@ class Actor(Role):
         self.seconds += seconds
         self.trained_tokens += sums.tokens
         report = update_metrics(sums, metrics, table) | self._lag_metrics(table)
+        report |= self._data_wait.metrics() | {f"queue/{name}": float(n) for name, n in self._transport.depth().items()}
         report["perf/train_tokens_per_s"] = sums.tokens / seconds
         report["perf/tokens_during_update"] = float(tokens)
         report["train/version"] = float(self._version())
@@ -199,8 +218,13 @@ class Actor(Role):
         if "segments" not in table or not len(table):
             return {}
         lag = self._lags(table)
-        beyond = float((lag > self._staleness.bound).sum())
-        return {"rollout/lag": float(lag.mean()), "rollout/lag_max": float(lag.max()), "rollout/stale_rows": beyond}
+        rows = np.bincount(lag, minlength=self._staleness.bound + 1)
+        return {
+            "rollout/lag": float(lag.mean()),
+            "rollout/lag_max": float(lag.max()),
+            "rollout/stale_rows": float((lag > self._staleness.bound).sum()),
+            **{f"rollout/lag/{number}": float(share) for number, share in enumerate(rows / len(lag))},
+        }
 
     def state(self) -> dict[str, int | float]:
         """Counters between two batches, as JSON values."""

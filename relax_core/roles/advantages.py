@@ -40,12 +40,14 @@ class Advantages(Role):
 
     async def step(self) -> Progress:
         """Handles all groups that are ready now."""
+        self.timeline.waiting(self.name)
         try:
             lease = self._transport.take(self.name, self._minimum, self._maximum, self.patience)
         except EndOfStream:
             return Progress.DONE
         if lease is None:
             return Progress.IDLE
+        self.timeline.working(self.name)
         table = self._transport.fetch(lease, ["reward", "scored", *sorted(self._requirements.prepare_reads)])
         with self.timeline.span(self.name, "prepare"):
             self._transport.write(table.ids, self._columns(table), repeat=lease.attempt > 1)

@@ -49,6 +49,7 @@ class ForwardRole(Role):
 
     async def step(self) -> Progress:
         """Handles up to a batch of groups."""
+        self.timeline.waiting(self.name)
         most = self._batch.tasks - (self._waiting() if self._next_batch_only else 0)
         if most < 1:
             return Progress.IDLE
@@ -58,6 +59,7 @@ class ForwardRole(Role):
             return Progress.DONE
         if lease is None:
             return Progress.IDLE
+        self.timeline.working(self.name)
         mask = lease.table["loss_mask"]
         plan = plan_batch(
             mask.lengths,

@@ -101,8 +101,12 @@ class RewardRole(BackgroundRole[Scoring]):
 
     def _begin(self) -> bool:
         """One lease per group: a slow group does not keep the rows of others that are trained already."""
+        if not self._running:
+            self.timeline.waiting(self.name)
         lease = self._take(0.0 if self._running else self.patience)
         began = lease is not None
+        if began:
+            self.timeline.working(self.name)
         while lease is not None:
             table = self._transport.fetch(lease, ["tokens", "loss_mask", "stop_reason", "task"])
             scoring = Scoring(lease, [self._sample(table, row) for row in range(len(table))])

@@ -121,11 +121,15 @@ class Rollout(BackgroundRole[GroupGeneration]):
         for group in parked:
             self._run(group)
         patience = 0.0 if self._running else self.patience
+        if not self._running:
+            self.timeline.waiting(self.name)
         issued = [] if self._started else self._source.unfinished()
         self._started = True
         issued = [*issued, *self._source.admitted(patience)]
         for each in issued:
             self._begin(each)
+        if self._running:
+            self.timeline.working(self.name)
         return bool(parked or issued)
 
     def _begin(self, issued: IssuedTask) -> None:
@@ -153,6 +157,8 @@ class Rollout(BackgroundRole[GroupGeneration]):
         with self.timeline.span(self.name, "generate", group=group.issued.group) as facts:
             await group.generate(self._engine, self._sampling, self._timeout)
             facts["tokens"] = group.tokens - before
+            if versions := [version for part in group.generations for _, version in part.segments]:
+                facts["version"] = max(versions)
 
     def _take_back(self) -> bool:
         """Everything that has ended, in the order in which it was issued."""

@@ -49,6 +49,7 @@ class StreamingActor(Actor):
 
     async def step(self) -> Progress:
         """Adds what is ready to the batch; makes the update when it is complete or will grow no more."""
+        self.wait()
         missing = self._batch.tasks - self._groups
         try:
             lease = self._transport.take(self.name, 1, missing, self.patience)
@@ -57,11 +58,14 @@ class StreamingActor(Actor):
         if lease is not None:
             if self._drop_stale(lease):
                 return Progress.WORKED
+            self._go_on()
             await self._add(lease)
         elif not self._pieces or self._grows(self._groups):
             return Progress.IDLE
         if self._groups == self._batch.tasks or lease is None:
+            self._go_on()
             await self._complete()
+        self.wait()
         return Progress.WORKED
 
     async def close(self) -> None:

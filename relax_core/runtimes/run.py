@@ -241,6 +241,7 @@ class Run(ABC):
         def finished() -> bool:
             return interrupt.asked or stage.actor.updates >= updates
 
+        stage.actor.wait()
         try:
             if stage.shares_device:
                 await interrupt.watch(run_turns(stage.roles, finished, after_batch, watch))

@@ -18,6 +18,7 @@ from relax_core.dataflow.ledger import Ledger, LedgerError
 from relax_core.dataflow.placement import lanes
 from relax_core.dataflow.plan import FROZEN, HOST, Plan
 from relax_core.dataflow.staleness import Admission, Staleness
+from relax_core.metrics.activity import Activity
 from relax_core.metrics.hub import MetricHub
 from relax_core.metrics.timeline import Timeline
 from relax_core.models.prompts import PromptCodec
@@ -101,11 +102,12 @@ class Stage:
         self._held: list[LocalRanks] = []
         self.ranks = self._ranks(parts.trainer, self._temperature, self._recorder)
         parts.transport.open(parts.plan.columns, parts.plan.consumers)
+        self._activity = Activity()
         self.actor = self._actor()
         self.roles: tuple[Role, ...] = tuple(
             self._role(role.name) for role in parts.plan.roles if role.name != "source"
         )
-        self.timeline = Timeline(parts.spans, lambda: self.actor.updates)
+        self.timeline = Timeline(parts.spans, lambda: self.actor.updates, self._activity)
         for role in self.roles:
             role.timeline = self.timeline
 
@@ -200,6 +202,7 @@ class Stage:
             parts.seed,
             self._recorder,
             (lambda: 0) if engine is None else (lambda: engine.generated_tokens),
+            self._activity.totals,
         )
         if parts.batch.streaming:
             return StreamingActor(*arguments, grows=self._grows)

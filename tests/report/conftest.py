@@ -61,7 +61,8 @@ def _train(update: int, reward: float) -> dict[str, Any]:
 
 
 def spans() -> list[dict[str, Any]]:
-    """Six updates of one second: the actor works in the second half of each, rollout all the time in two lanes."""
+    """Six updates of one second: the actor waits in the first half of each and works in the second, rollout all the
+    time in two lanes."""
     made = []
     for update in range(UPDATES):
         start = ORIGIN + update
@@ -69,7 +70,9 @@ def spans() -> list[dict[str, Any]]:
             times = {"start": start + group / 4, "end": start + 1 + group / 4}
             facts = {"update": update, "group": 2 * update + group, "tokens": 100}
             made.append({"role": "rollout", "name": "generate", **times, **facts})
-        made.append({"role": "actor", "name": "update", "start": start + 0.5, "end": start + 1.0, "update": update})
+        half = start + 0.5
+        made.append({"role": "actor", "name": "wait", "start": start, "end": half, "update": update})
+        made.append({"role": "actor", "name": "update", "start": half, "end": start + 1.0, "update": update})
     return made
 
 

@@ -14,7 +14,7 @@ def test_a_run_that_is_going_on_is_told_by_its_metrics() -> None:
         {"stream": "train", "step": 5, "time": 130.0},
         {"stream": "eval", "step": 4, "time": 142.0, "eval/reward": 0.5},
     ]
-    facts = dict(overview({"updates": 9, "algorithm": {"name": "grpo"}}, {}, lines, join_steps(lines)))
+    facts = dict(overview({"updates": 9, "algorithm": {"name": "grpo"}}, {}, lines, join_steps(lines), {}))
     assert facts["status"].startswith("no summary")
     assert (facts["updates"], facts["duration"], facts["held-out reward"]) == ("5 of 9", "42.0 s", "0.250 → 0.500")
     assert not {"tasks", "largest lag", "training reward", "counters"} & facts.keys()
@@ -34,11 +34,21 @@ def test_a_summary_counts_before_what_can_be_guessed() -> None:
         "dropped_reasons": {"stale": 60, "reward_error": 40},
         "counters": {"eval/error": 1},
     }
-    facts = dict(overview({"updates": 3}, summary, [], {}))
+    facts = dict(overview({"updates": 3}, summary, [], {}, {}))
     assert (facts["status"], facts["updates"], facts["duration"]) == ("failed", "3", "3.0 s")
     assert (facts["training reward"], facts["largest lag"]) == ("0.100", "0")
     assert facts["tasks"] == "2,500 issued, 2,400 trained, 100 dropped (stale 60, reward_error 40)"
     assert facts["counters"] == "eval/error 1"
+
+
+def test_the_time_and_its_bound_are_told() -> None:
+    shares = {"rollout": 0.5, "training": 0.25, "sync": 0.125, "data_wait": None, "exposed": None, "bound": 0.5}
+    facts = dict(overview({}, {}, [], {}, shares))
+    assert facts["time"] == "generation 50%, training 25%, publication 12%"
+    assert facts["bound"] == "50% of the time: generation alone"
+    facts = dict(overview({}, {}, [], {}, {**shares, "bound": 0.875, "data_wait": 0.1, "exposed": 0.0625}))
+    assert facts["time"].endswith("publication 12%, data wait 10%, exposed generation 6%")
+    assert facts["bound"] == "88% of the time: training and publication alone"
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_the_timeline_shows_the_chosen_updates(show: Show) -> None:
     assert borders == ["3", "4"]
     actor = [bar for bar in shown.find("rect", within="gantt", data_name="update")]
     assert [bar.attributes["data-update"] for bar in actor] == ["2", "3"]
-    assert actor[0].parents[-1].attributes["data-role"] == "actor"
+    assert actor[0].parents[-1].attributes["data-lane"] == "actor"
     lanes = {bar.attributes["y"] for bar in shown.find("rect", within="gantt", data_name="generate")}
     assert len(lanes) == 2
 
@@ -82,8 +82,14 @@ def test_the_table_says_how_much_rollout_and_actor_worked_at_once(show: Show) ->
         "Time in which any role worked": "6.25 s",
         "Rollout worked": "100.0 %",
         "Actor worked": "48.0 %",
+        "Actor trained": "48.0 %",
+        "Actor published": "0.0 %",
         "Rollout and actor worked at once": "48.0 %",
         "Actor waited": "52.0 %",
+        "Actor waited for rows": "48.0 %",
+        "Generation that nothing hid": "48.0 %",
+        "Evaluation and checkpoints": "0.0 %",
+        "Bound: the longer of rollout and actor": "100.0 %",
         "Tokens generated while updates ran (estimate)": "600 of 1200",
     }
 

@@ -1,66 +1,12 @@
-"""Spans: unions, shared time, the time of each update, and what a page holds of a long run."""
+"""Spans: the time of each update, the lanes, and what a page holds of a long run."""
 
 import numpy as np
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from relax_core.report.timeline import MAX_SPANS, Cover, Step, find_steps, overlap, timeline_of
-
-INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 10)), max_size=12)
+from relax_core.report.timeline import MAX_SPANS, Step, find_steps, lanes_of, timeline_of
 
 
 def span(role: str, name: str, start: float, end: float, update: int = 0, **facts: float) -> dict:
     return {"role": role, "name": name, "start": start, "end": end, "update": update, **facts}
-
-
-def cover(intervals: list[tuple[int, int]]) -> Cover:
-    return Cover.of([{"start": start, "end": start + length} for start, length in intervals])
-
-
-def seconds(intervals: list[tuple[int, int]]) -> set[int]:
-    """The same, one whole second at a time."""
-    return {second for start, length in intervals for second in range(start, start + length)}
-
-
-@given(INTERVALS, INTERVALS, st.integers(0, 50), st.integers(0, 50))
-def test_covers_are_sets_of_moments(
-    first: list[tuple[int, int]], second: list[tuple[int, int]], one: int, other: int
-) -> None:
-    start, end = sorted((one, other))
-    assert cover(first).seconds == pytest.approx(len(seconds(first)))
-    assert cover(first).both(cover(second)) == pytest.approx(len(seconds(first) & seconds(second)))
-    assert cover(first).within(start, end) == pytest.approx(len(seconds(first) & {*range(start, end)}))
-
-
-def test_roles_that_take_turns_share_no_time() -> None:
-    spans = [span("rollout", "generate", 0, 3, tokens=90), span("actor", "update", 3, 4)]
-    assert overlap(spans) == {
-        "seconds": 4,
-        "rollout": 0.75,
-        "actor": 0.25,
-        "both": 0,
-        "actor_waiting": 0.75,
-        "tokens": 90,
-        "tokens_during_updates": 0,
-    }
-
-
-def test_tokens_count_by_the_part_of_their_span_in_which_an_update_ran() -> None:
-    spans = [
-        span("rollout", "generate", 0, 4, tokens=100),
-        span("rollout", "generate", 1, 3, tokens=10),
-        span("actor", "accumulate", 2, 2.5),
-        span("actor", "update", 2.5, 3),
-        span("actor", "publish", 3, 4),
-    ]
-    assert overlap(spans)["tokens_during_updates"] == pytest.approx(25 + 5)
-
-
-def test_without_spans_nothing_is_claimed() -> None:
-    told = overlap([])
-    assert told.pop("seconds") == 0
-    assert set(told.values()) == {None}
 
 
 def test_an_update_reaches_from_the_one_before_to_its_own_end() -> None:
@@ -101,4 +47,17 @@ def test_of_a_long_run_whole_updates_are_kept_first_and_last_among_them() -> Non
     shown = [update for update, _, _ in page["steps"]]
     assert (shown[0], shown[-1]) == (1, updates)
     assert len(page["spans"]) == 16 * len(shown)
-    assert page["roles"] == ["rollout", "actor"]
+    assert page["lanes"] == ["rollout", "actor"]
+
+
+def test_lanes_are_roles_and_of_many_processes_each() -> None:
+    spans = [
+        span("actor", "accumulate", 0, 1, process="actor-1"),
+        span("actor", "update", 0, 1, process="actor"),
+        span("actor_fwd", "forward", 0, 1, process="actor"),
+        span("engine", "generate", 0, 1, process="engine-0"),
+        span("evaluator", "evaluate", 0, 1),
+        span("mine", "work", 0, 1),
+        span("rollout", "generate", 0, 1, process="rollout"),
+    ]
+    assert lanes_of(spans) == ["rollout", "actor: actor_fwd", "actor", "actor-1", "engine-0", "evaluator", "mine"]

@@ -1,14 +1,14 @@
-// A row for each role, in lanes where its spans overlap, as a density where they are too many.
+// A row for each role or process, in lanes where its spans overlap, as a density where they are too many.
 
 const GANTT_WIDTH = 1120;
-const LABEL_WIDTH = 92;
+const LABEL_WIDTH = 118;
 const LANE = 13;
 const ROW_GAP = 9;
 const AXIS = 42;
 const MOST_LANES = 8;
 
 const spanNames = [...new Set(data.timeline.spans.map(({ name }) => name))];
-const spanColor = (name) => `series-${spanNames.indexOf(name) % SERIES}`;
+const spanColor = (name) => (name === "wait" ? "wait" : `series-${spanNames.indexOf(name) % SERIES}`);
 
 /** The lane of each span, so that those of one lane do not overlap; spans are in the order of their starts. */
 function lanesOf(spans) {
@@ -35,7 +35,7 @@ function density(spans) {
 
 /** Draws the spans between the start of the first and the end of the last of some updates; of none, all spans. */
 function drawGantt(steps) {
-  const { spans, roles } = data.timeline;
+  const { spans, lanes } = data.timeline;
   const [begin, finish] = steps.length ? [steps[0][1], steps.at(-1)[2]] : [0, Math.max(...spans.map(({ end }) => end))];
   const visible = spans.filter(({ start, end }) => end > begin && start < finish);
   const x = (time) => {
@@ -44,9 +44,9 @@ function drawGantt(steps) {
   };
   const rows = [];
   let top = AXIS;
-  for (const role of roles) {
-    const ofRole = visible.filter((span) => span.role === role);
-    const { group, height } = roleRow(role, ofRole, x, top);
+  for (const lane of lanes) {
+    const ofLane = visible.filter((span) => span.lane === lane);
+    const { group, height } = row(lane, ofLane, x, top);
     rows.push(group);
     top += height + ROW_GAP;
   }
@@ -74,15 +74,15 @@ function border([update, start, end], x, bottom) {
   ];
 }
 
-function roleRow(role, spans, x, top) {
+function row(name, spans, x, top) {
   const lanes = lanesOf(spans);
   const deepest = Math.max(0, ...lanes) + 1;
   const crowded = deepest > MOST_LANES;
   const height = crowded ? 3 * LANE : deepest * LANE;
   const group = shape(
     "g",
-    { "data-role": role },
-    shape("text", { class: "role", x: 0, y: top + height / 2 + 4 }, role),
+    { "data-lane": name },
+    shape("text", { class: "role", x: 0, y: top + height / 2 + 4 }, name),
     shape("rect", { class: "lane", x: LABEL_WIDTH, y: top - 2, width: GANTT_WIDTH - LABEL_WIDTH, height: height + 4 }),
   );
   const most = shape("text", { x: 0, y: top + height / 2 + 18 }, `at most ${deepest}`);
@@ -116,7 +116,7 @@ function crowd(spans, x, top, height, most) {
   }
   const drawn = { class: `crowd ${spanColor(spans[0].name)}`, d: `M${corners.join("L")}Z`, "data-most": most };
   const tokens = spans.reduce((sum, { facts }) => sum + (facts.tokens ?? 0), 0);
-  const lines = [`${spans[0].role}: ${spans.length} spans, at most ${most} at once`];
+  const lines = [`${spans[0].lane}: ${spans.length} spans, at most ${most} at once`];
   if (tokens) lines.push(`${readable(tokens)} tokens`);
   return hinted(shape("path", drawn), lines);
 }
@@ -127,11 +127,11 @@ function hinted(node, lines) {
   return node;
 }
 
-function factsOf({ role, name, start, end, update, facts }) {
+function factsOf({ lane, name, start, end, update, facts }) {
   const text = (value) => (typeof value === "number" && !Number.isInteger(value) ? readable(value) : String(value));
   const told = Object.entries(facts).map(([key, value]) => `${key}: ${text(value)}`);
   return [
-    `${role}: ${name}`,
+    `${lane}: ${name}`,
     `${readable(end - start)} s, from ${readable(start)} s of the run`,
     `updates done: ${update ?? "–"}`,
     ...told,

@@ -41,13 +41,19 @@ function drawTimeline() {
 }
 
 function drawOverlap() {
-  const { seconds, rollout, actor, both, actor_waiting } = data.overlap;
+  const { seconds, rollout, actor, training, sync, both, actor_waiting, data_wait, exposed, paused, bound } = data.overlap;
   const rows = [
     ["Time in which any role worked", `${readable(seconds)} s`],
     ["Rollout worked", percent(rollout)],
     ["Actor worked", percent(actor)],
+    ["Actor trained", percent(training)],
+    ["Actor published", percent(sync)],
     ["Rollout and actor worked at once", percent(both)],
     ["Actor waited", percent(actor_waiting)],
+    ["Actor waited for rows", percent(data_wait)],
+    ["Generation that nothing hid", percent(exposed)],
+    ["Evaluation and checkpoints", percent(paused)],
+    ["Bound: the longer of rollout and actor", percent(bound)],
     ...tokensDuringUpdates(),
   ];
   byId("overlap").replaceChildren(
