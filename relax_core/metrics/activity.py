@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 GENERATING = "generate"
+PAUSED = "pause"
 PAUSES = frozenset({"evaluate", "save"})
 """Spans of evaluations and checkpoints: what they take is no wait for rows."""
 
@@ -51,11 +52,11 @@ class Activity:
     def _change(self, span: str, at: float, by: int) -> None:
         with self._lock:
             self._advance(at)
-            self._open["paused" if span in PAUSES else span] += by
+            self._open[PAUSED if span in PAUSES else span] += by
 
     def _advance(self, at: float) -> None:
         elapsed = max(0.0, at - self._until)
-        if self._open["paused"]:
+        if self._open[PAUSED]:
             self._paused += elapsed
         elif self._open[GENERATING]:
             self._generating += elapsed

@@ -10,6 +10,7 @@ from relax_core.api.errors import RelaxError, TrainingError
 from relax_core.checkpoint.run_directory import RunDirectory
 from relax_core.dataflow.ledger import Ledger
 from relax_core.dataflow.staleness import Admission
+from relax_core.metrics.activity import GENERATING, PAUSED, Activity, Beside
 from relax_core.roles.batches import BatchLog
 from relax_core.roles.source import IssuedTask, Source
 from relax_core.runtimes.length import crossed
@@ -66,6 +67,8 @@ class RunState:
         self._starts: Counter[str] = Counter()
         self._lives: dict[str, int] = {}
         self._rollouts: dict[int, tuple[int, float]] = {}
+        self._activity = Activity()
+        self._generating = False
 
     # Tasks.
 
@@ -138,11 +141,15 @@ class RunState:
             now = int(counters["updates"])
             self._over = now >= self._updates
             self._held = not self._over and self._pause(before, now)
+            if self._held:
+                self._activity.begin(PAUSED, time.time())
             self._put(Record("done") if self._over else Record("batch", (now, self._held)))
 
     def go_on(self) -> None:
         """Evaluation and checkpoint are done."""
         with self._changed:
+            if self._held:
+                self._activity.end(PAUSED, time.time())
             self._held = False
             self._changed.notify_all()
 
@@ -174,10 +181,19 @@ class RunState:
             metrics |= {f"rollout/{stage}_groups": float(count) for stage, count in waiting.items()}
             self._put(Record("report", (update, {**metrics, "mismatch/probe_max": self._probe_gap})))
 
-    def rolled_out(self, life: int, tokens: int, seconds: float) -> None:
-        """What the rollout front has generated since it started, for which time."""
+    def rolled_out(self, life: int, tokens: int, seconds: float, generating: bool = False) -> None:
+        """What the rollout front has generated since it started, for which time, and whether it goes on."""
         with self._changed:
             self._rollouts[life] = (tokens, seconds)
+            if generating != self._generating:
+                change = self._activity.begin if generating else self._activity.end
+                change(GENERATING, time.time())
+                self._generating = generating
+
+    def beside(self, until: float) -> Beside:
+        """What went on beside the actor up to a time, as far as it has been told."""
+        with self._changed:
+            return self._activity.totals(until)
 
     def tell(self, kind: str, *arguments: Any) -> None:
         """Puts a record into the controller's queue."""

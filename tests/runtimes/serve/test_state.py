@@ -5,6 +5,7 @@ import pytest
 from relax_core.api.errors import RelaxError
 from relax_core.dataflow.ledger import Ledger, LedgerError
 from relax_core.dataflow.staleness import Admission
+from relax_core.metrics.activity import Beside
 from relax_core.roles.batches import COUNTERS
 from relax_core.roles.source import Source
 from relax_core.runtimes.length import crossed
@@ -100,6 +101,30 @@ def test_an_update_is_reported_once_and_with_what_the_rollouts_of_all_lives_did(
     }
     assert second.arguments[0] == 2
     assert (state.facts().rollout_tokens, state.facts().rollout_s, state.version()) == (150, 3.0, 3)
+
+
+def test_what_goes_on_beside_the_actor_is_known_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generation from 1 to 5 and from 9 on; the source is held from 3 to 4."""
+    now = 0.0
+    monkeypatch.setattr("relax_core.runtimes.serve.state.time.time", lambda: now)
+    state = make(every=1)
+    groups = [task.group for task in state.admitted(0.0)[0]]
+    now = 1.0
+    for _ in range(2):
+        state.rolled_out(1, 0, 0.0, True)
+    for group in groups:
+        state.generated(group, 1, 1, [0])
+    state.begin(groups, COUNTERS)
+    now = 3.0
+    state.finish({**COUNTERS, "updates": 1})
+    now = 4.0
+    state.go_on()
+    state.go_on()
+    now = 5.0
+    state.rolled_out(1, 2, 4.0, False)
+    now = 9.0
+    state.rolled_out(1, 2, 4.0, True)
+    assert state.beside(10.0) == Beside(generating=2.0 + 1.0 + 1.0, paused=1.0)
 
 
 def test_what_is_no_repetition_is_still_an_error() -> None:
