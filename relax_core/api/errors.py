@@ -27,6 +27,10 @@ class TransportError(RelaxError):
     """A transport was misused (unknown column, second write, expired lease) or is gone."""
 
 
+class TransportLost(TransportError):
+    """The server behind a transport is gone, with all rows it held."""
+
+
 class EndOfStream(TransportError):
     """The producer finished and this consumer has acknowledged every row: there will never be another."""
 

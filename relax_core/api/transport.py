@@ -179,3 +179,7 @@ class Transport(ABC):
     @abstractmethod
     def depth(self) -> Mapping[str, int]:
         """Counts now: ``groups``, ``rows``, ``bytes`` (blobs once), and ``ready/<consumer>`` groups."""
+
+    def close(self) -> None:
+        """Ends the server that :meth:`open` started, also one that stands still; rows are lost, and to other ends it is
+        :class:`relax_core.api.errors.TransportLost`. Nothing where the rows are in this object."""
