@@ -12,12 +12,19 @@ def report(
     output: Annotated[
         Path | None, typer.Option(help="The HTML file; report.html in the run's folder by default.")
     ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write the timeline there instead, for Perfetto or chrome://tracing.")
+    ] = None,
 ) -> None:
     """Writes one HTML page about a run: charts, what each role did when, and answers token by token."""
     from relax_core.checkpoint.run_directory import RunDirectory
-    from relax_core.report import write_report
+    from relax_core.report import write_report, write_trace
 
     folder = RunDirectory.find(runs_dir, run).path
+    if trace is not None:
+        write_trace(folder, trace)
+        print(trace)
+        return
     target = output or folder / "report.html"
     write_report(folder, target)
     print(target)
