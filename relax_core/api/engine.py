@@ -31,6 +31,8 @@ class Capability(StrEnum):
     STOP_STRINGS = "stop_strings"
     ABORT_PARTIAL = "abort_partial"
     UPDATE_IN_PLACE = "update_in_place"
+    DELTAS = "deltas"
+    """Takes publications of kind ``delta``, which name only what changed since its present version."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,14 @@ class Engine(ABC):
     @abstractmethod
     async def resume(self) -> None:
         """Goes on after ``pause``."""
+
+    async def receive(self, manifest: Manifest, buckets: Iterable[Bucket]) -> None:
+        """Takes a publication in beside the weights that go on serving, so that ``update`` with the same manifest has
+        only to swap, and reads no bucket. An engine without room for both does nothing here.
+
+        Raises:
+            WeightSyncError: As ``update``; the engine then serves as before.
+        """
 
     @abstractmethod
     async def update(self, manifest: Manifest, buckets: Iterable[Bucket]) -> Acknowledgement:

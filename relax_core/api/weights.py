@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +20,7 @@ else:
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """Shape, dtype (torch name without prefix) and CRC-32 of the bytes of one published tensor."""
+    """Shape, dtype (torch name without prefix) and XXH3 (64 bits) of the bytes of one published tensor."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -34,14 +34,17 @@ class Manifest:
     Args:
         version: Counts publications; 0 is the initial model. Never goes back, never repeats.
         tensors: By canonical Hugging Face name. Tied parameters appear under each of their names.
-        kind: ``full``: everything. ``adapter`` and ``delta`` build on version ``base``.
+        kind: ``full``: everything. ``adapter`` and ``delta`` build on version ``base``; of a ``delta`` the tensors are
+            described as they are once it has been applied.
         base: Version that an adapter or delta builds on.
+        verify: Whether receivers compare the bytes with the checksums.
     """
 
     version: int
     tensors: Mapping[str, TensorEntry]
     kind: Literal["full", "adapter", "delta"] = "full"
     base: int | None = None
+    verify: bool = True
 
 
 @dataclass(frozen=True)
@@ -52,13 +55,28 @@ class Publication:
     buckets: Iterable[Bucket]
 
 
+class SharedBuckets(Iterable[Bucket]):
+    """Buckets that any process which the carrier reaches can iterate, any number of times: small when pickled."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Bucket]: ...
+
+
 @dataclass(frozen=True)
 class Acknowledgement:
-    """A receiver now computes with ``version``; ``names`` it took over, and how many tensors ``changed`` by it."""
+    """A receiver now computes with ``version``.
+
+    Args:
+        version: Of the publication.
+        names: Tensors it consists of.
+        changed: How many of them have other values than those before.
+        pause: Seconds in which the receiver computed no token for it.
+    """
 
     version: int
     names: frozenset[str]
     changed: int
+    pause: float = 0.0
 
 
 class WeightSync(ABC):
@@ -66,11 +84,20 @@ class WeightSync(ABC):
 
     def __init__(self, config: Any, context: Any) -> None: ...
 
+    async def stage(self, publication: Publication) -> Publication:
+        """Takes the tensors out of the trainer's memory: once it returns, the trainer may change them.
+
+        Returns:
+            What :meth:`send` takes; by default copies in this process.
+        """
+        copies = [dict(bucket) for bucket in publication.buckets]
+        return Publication(publication.manifest, copies)
+
     @abstractmethod
     async def send(
-        self, publication: Publication, engines: Sequence[Engine], timeout: float
-    ) -> Sequence[Acknowledgement]:
-        """Pauses, updates and resumes every engine.
+        self, staged: Publication, engines: Mapping[str, Engine], timeout: float
+    ) -> Mapping[str, Acknowledgement]:
+        """Brings what :meth:`stage` returned to every engine, by name; they pause at most while they take it over.
 
         Raises:
             WeightSyncError: A receiver refused or did not answer within ``timeout`` seconds.

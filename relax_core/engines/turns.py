@@ -56,6 +56,11 @@ class Turns:
         """Whether no token may be computed now; a step that can end early asks for it."""
         return bool(self.ended or self.paused or self._halts or self.released or self.weightless)
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether the model's weights are those of a version."""
+        return not self.weightless and "weights" not in self.released
+
     @contextlib.asynccontextmanager
     async def halted(self) -> AsyncIterator[None]:
         """Keeps steps from being made; entered when the present one has ended."""

@@ -59,7 +59,7 @@ async def open_session(builder: Builder, path: Path, plan: Plan, dataset: Datase
             check_capabilities(engine, plan, config)
         sync = config.weight_sync.build(builder.context)
         stack.push_async_callback(sync.close)
-        engines = [engine] if engine is not None else []
+        engines = {} if engine is None else {"engine-0": engine}
         timeout, every = config.run.timeouts.weight_sync, max(config.run.probe.every, 1)
         probe = make_probe(config, codec, dataset)
         publisher = Publisher(engines, sync, timeout, builder.context.count, probe, every)

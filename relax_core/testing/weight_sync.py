@@ -1,7 +1,7 @@
 """What every weight sync promises, as tests. Subclass :class:`WeightSyncContract` and override its two fixtures."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,20 @@ import pytest
 
 from relax_core.api.engine import Engine
 from relax_core.api.errors import WeightSyncError
-from relax_core.api.weights import Acknowledgement, Manifest, WeightSync
+from relax_core.api.weights import Acknowledgement, Manifest, Publication, WeightSync
 from relax_core.testing.generations import forward_logprobs, generate_all, request
 from relax_core.testing.models import tiny_model
 from relax_core.testing.publications import perturbed, publication_of, with_fault
 
 EnginesFactory = Callable[[Path, int], Awaitable[Sequence[Engine]]]
+
+
+async def deliver(
+    sync: WeightSync, publication: Publication, engines: Sequence[Engine], timeout: float = 60.0
+) -> Mapping[str, Acknowledgement]:
+    """Stages a publication, and sends it to engines that are called ``engine-0``, ``engine-1``, ..."""
+    staged = await sync.stage(publication)
+    return await sync.send(staged, {f"engine-{number}": engine for number, engine in enumerate(engines)}, timeout)
 
 
 class WeightSyncContract:
@@ -51,9 +59,9 @@ class WeightSyncContract:
         for version in (1, 2):
             network = perturbed(model_path, version)
             publication = publication_of(network, version)
-            acknowledgements = await weight_sync.send(publication, engines, self.timeout)
-            assert [each.version for each in acknowledgements] == [version] * 2, "one acknowledgement per engine"
-            for engine, acknowledgement in zip(engines, acknowledgements, strict=True):
+            taken = await deliver(weight_sync, publication, engines, self.timeout)
+            assert [taken[name].version for name in sorted(taken)] == [version] * 2, "one acknowledgement per engine"
+            for engine, acknowledgement in zip(engines, taken.values(), strict=True):
                 assert acknowledgement.names == publication.manifest.tensors.keys(), "all names are acknowledged"
                 (generation,) = await generate_all(engine, [asked])
                 assert generation.segments == ((0, version),), "engines go on after a send, with the new version"
@@ -74,7 +82,7 @@ class WeightSyncContract:
         engines = await engines_factory(model_path, 2)
         monkeypatch.setattr(engines[1], "update", broken)
         with pytest.raises(WeightSyncError, match="the device is gone"):
-            await weight_sync.send(publication_of(perturbed(model_path, 1), 1), engines, self.timeout)
+            await deliver(weight_sync, publication_of(perturbed(model_path, 1), 1), engines, self.timeout)
         await weight_sync.close()
 
     async def test_an_engine_that_hangs_is_an_error_at_the_deadline(
@@ -91,7 +99,7 @@ class WeightSyncContract:
         monkeypatch.setattr(engines[0], "update", hanging)
         async with asyncio.timeout(self.timeout):
             with pytest.raises(WeightSyncError):
-                await weight_sync.send(publication_of(perturbed(model_path, 1), 1), engines, 0.5)
+                await deliver(weight_sync, publication_of(perturbed(model_path, 1), 1), engines, 0.5)
         await weight_sync.close()
 
     async def test_an_engine_that_took_less_is_an_error(
@@ -107,7 +115,7 @@ class WeightSyncContract:
         engines = await engines_factory(model_path, 1)
         monkeypatch.setattr(engines[0], "update", forgetful)
         with pytest.raises(WeightSyncError):
-            await weight_sync.send(publication_of(perturbed(model_path, 1), 1), engines, self.timeout)
+            await deliver(weight_sync, publication_of(perturbed(model_path, 1), 1), engines, self.timeout)
         await weight_sync.close()
 
     async def test_closing_twice_does_no_harm(self, weight_sync: WeightSync) -> None:
@@ -120,6 +128,6 @@ class WeightSyncContract:
         engines = await engines_factory(model_path, 1)
         publication = with_fault(publication_of(perturbed(model_path, 1), 1), "model.norm.weight", "checksum")
         with pytest.raises(WeightSyncError, match=r"model\.norm\.weight"):
-            await weight_sync.send(publication, engines, self.timeout)
+            await deliver(weight_sync, publication, engines, self.timeout)
         assert (await engines[0].health()).version == 0, "a refused publication gives no version"
         await weight_sync.close()

@@ -1,7 +1,8 @@
-"""A publication reaches several engines: all paused, all updated, all resumed, by one deadline."""
+"""A publication reaches several engines: all receive it, then all pause, all swap, all resume, by one deadline."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from relax_core.api.engine import Engine
@@ -10,50 +11,55 @@ from relax_core.api.weights import Acknowledgement, Bucket, Manifest
 
 
 async def exchange(
-    manifest: Manifest, buckets: Iterable[Bucket], engines: Sequence[Engine], timeout: float
-) -> Sequence[Acknowledgement]:
-    """Brings a publication to every engine; after a failure they stay paused, so that no two versions serve.
+    manifest: Manifest, buckets: Iterable[Bucket], engines: Mapping[str, Engine], timeout: float
+) -> Mapping[str, Acknowledgement]:
+    """Brings a publication to every engine. They go on generating until all of them have received it.
+
+    Whoever cannot receive leaves everybody as before. After a failure from the pause on all stay paused, so that no two
+    versions serve.
 
     Args:
         manifest: What is published.
         buckets: Its tensors; read once by each engine.
-        engines: All receivers.
+        engines: All receivers, by name.
         timeout: Seconds for everything.
 
     Raises:
         WeightSyncError: Names the engines that refused, or did not answer within ``timeout`` seconds.
     """
-    deadline = asyncio.get_running_loop().time() + timeout
-    await _each("pause", [engine.pause() for engine in engines], engines, deadline)
-    updates = [engine.update(manifest, buckets) for engine in engines]
-    acknowledgements: list[Acknowledgement] = await _each("update", updates, engines, deadline)
-    for index, acknowledgement in enumerate(acknowledgements):
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    await _each("receive", engines, lambda engine: engine.receive(manifest, buckets), deadline)
+    paused = loop.time()
+    await _each("pause", engines, lambda engine: engine.pause(), deadline)
+    taken: Mapping[str, Acknowledgement]
+    taken = await _each("update", engines, lambda engine: engine.update(manifest, buckets), deadline)
+    for name, acknowledgement in taken.items():
         if acknowledgement.version != manifest.version or acknowledgement.names != manifest.tensors.keys():
             raise WeightSyncError(
-                f"{_name(engines, index)}: acknowledged {len(acknowledgement.names)} tensors of version "
-                f"{acknowledgement.version}, published were {len(manifest.tensors)} of version {manifest.version}"
+                f"{name}: acknowledged {len(acknowledgement.names)} tensors of version {acknowledgement.version}, "
+                f"published were {len(manifest.tensors)} of version {manifest.version}"
             )
-    await _each("resume", [engine.resume() for engine in engines], engines, deadline)
-    return acknowledgements
+    await _each("resume", engines, lambda engine: engine.resume(), deadline)
+    pause = loop.time() - paused
+    return {name: replace(acknowledgement, pause=pause) for name, acknowledgement in taken.items()}
 
 
 async def _each(
-    action: str, calls: Sequence[Coroutine[Any, Any, Any]], engines: Sequence[Engine], deadline: float
-) -> list[Any]:
+    action: str,
+    engines: Mapping[str, Engine],
+    call: Callable[[Engine], Coroutine[Any, Any, Any]],
+    deadline: float,
+) -> dict[str, Any]:
     """Results of one call to every engine, made together."""
-    tasks = [asyncio.create_task(call) for call in calls]
+    tasks = {name: asyncio.create_task(call(engine)) for name, engine in engines.items()}
     try:
         async with asyncio.timeout_at(deadline):
-            results = await asyncio.gather(*tasks, return_exceptions=True)
+            results = await asyncio.gather(*tasks.values(), return_exceptions=True)
     except TimeoutError as error:
-        late = [_name(engines, index) for index, task in enumerate(tasks) if task.cancelled()]
-        who = ", ".join(late) or "all engines"
+        who = ", ".join(name for name, task in tasks.items() if task.cancelled()) or "all engines"
         raise WeightSyncError(f"timeouts.weight_sync: {who}: no answer to {action!r} before the deadline") from error
-    for index, result in enumerate(results):
+    for name, result in zip(tasks, results, strict=True):
         if isinstance(result, BaseException):
-            raise WeightSyncError(f"{_name(engines, index)}: {action!r} failed: {result}") from result
-    return results
-
-
-def _name(engines: Sequence[Engine], index: int) -> str:
-    return f"engine {index} of {len(engines)} ({type(engines[index]).__name__})"
+            raise WeightSyncError(f"{name}: {action!r} failed: {result}") from result
+    return dict(zip(tasks, results, strict=True))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from relax_core.api.errors import WeightSyncError
 from relax_core.api.weights import Bucket, Manifest, TensorEntry
+from relax_core.weights.delta import applied
 from relax_core.weights.manifest import describe, verify_bucket
 
 
@@ -26,24 +27,46 @@ class Inventory:
     tensors: Mapping[str, TensorEntry] = field(default_factory=dict)
     tied: Mapping[str, str] = field(default_factory=dict)
 
-    def verified(self, manifest: Manifest, buckets: Iterable[Bucket]) -> dict[str, Tensor]:
-        """All tensors of a full publication, held by reference, after every check.
+    def verified(
+        self, manifest: Manifest, buckets: Iterable[Bucket], base: Mapping[str, Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        """The tensors of a publication, after every check: all of a full one, held by reference, and of a delta those
+        that it changes, whole.
+
+        Args:
+            manifest: What is published.
+            buckets: As they arrived.
+            base: The model's own tensors, where deltas are taken.
 
         Raises:
-            WeightSyncError: The version does not grow or the kind is not ``full``; else names the first tensor that is
-                missing, unknown or not what the manifest or the model says.
+            WeightSyncError: The version does not grow, the kind is none that is taken, or a delta builds on another
+                version; else names the first tensor that is missing, unknown or not what the manifest or the model
+                says.
         """
         if manifest.version <= self.version:
             raise WeightSyncError(f"version {manifest.version} does not come after version {self.version}")
-        if manifest.kind != "full":
-            raise WeightSyncError(f"version {manifest.version}: only kind 'full' is taken, not {manifest.kind!r}")
+        is_delta = manifest.kind == "delta" and base is not None
+        if manifest.kind != "full" and not is_delta:
+            raise WeightSyncError(f"version {manifest.version}: kind {manifest.kind!r} is not taken here")
+        if is_delta and manifest.base != self.version:
+            raise WeightSyncError(f"version {manifest.version} builds on {manifest.base}, and here is {self.version}")
         self._verify_entries(manifest)
         arrived: dict[str, Tensor] = {}
         for bucket in buckets:
-            verify_bucket(manifest, bucket)
-            arrived.update(bucket)
-        _same_names("the manifest", manifest.tensors, "the buckets", arrived)
+            whole = applied(bucket, base) if is_delta and base is not None else bucket
+            verify_bucket(manifest, whole)
+            arrived.update(whole)
+        if is_delta:
+            self._verify_unchanged(manifest, arrived)
+        else:
+            _same_names("the manifest", manifest.tensors, "the buckets", arrived)
         return arrived
+
+    def _verify_unchanged(self, manifest: Manifest, arrived: Mapping[str, Tensor]) -> None:
+        """What a delta does not name must be what it was."""
+        for name in manifest.tensors.keys() - arrived.keys():
+            if manifest.tensors[name] != self.tensors[name]:
+                raise WeightSyncError(f"version {manifest.version}: {name} changed, and nothing of it arrived")
 
     def _verify_entries(self, manifest: Manifest) -> None:
         _same_names("the model", self.tensors, "the manifest", manifest.tensors)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from relax_core.api.columns import NO_VERSION, Table
-from relax_core.api.engine import Engine, GenerateRequest, RequestClass, SamplingParameters
+from relax_core.api.engine import Engine, GenerateRequest, Generation, RequestClass, SamplingParameters
 from relax_core.api.errors import WeightSyncError
 from relax_core.api.trainer import MicroBatch, Trainer
 from relax_core.dataflow.rows import rows_of
@@ -32,25 +32,34 @@ class Probe:
     fail: bool
     seed: int
 
-    async def check(self, engine: Engine, trainer: Trainer, version: int) -> float:
-        """The largest absolute difference, in nats.
+    async def draw(self, engine: Engine, version: int) -> Generation:
+        """What the engine makes of the prompt, in the name of a version."""
+        request = GenerateRequest(f"probe/{version}", self.prompt_ids, self.sampling, self.seed, RequestClass.PROBE)
+        return await engine.generate(request)
+
+    def compare(self, name: str, drawn: Generation, trainer: Trainer, version: int) -> float:
+        """The largest absolute difference of the tokens that an engine has drawn, in nats.
+
+        Args:
+            name: The engine's, for messages.
+            drawn: By :meth:`draw`.
+            trainer: Holds the weights of ``version``.
+            version: The one that the engine should have.
 
         Raises:
             WeightSyncError: It is beyond the tolerance (or not a number), or the engine answered with another version.
         """
-        request = GenerateRequest(f"probe/{version}", self.prompt_ids, self.sampling, self.seed, RequestClass.PROBE)
-        generation = await engine.generate(request)
-        columns = {column.spec.name: column for column in rows_of(self.prompt_ids, [generation])}
+        columns = {column.spec.name: column for column in rows_of(self.prompt_ids, [drawn])}
         table = Table(np.array([NO_VERSION]), np.array([0]), columns)
-        tokens = len(generation.token_ids)
+        tokens = len(drawn.token_ids)
         batch = MicroBatch(table, np.array([1]), np.array([tokens]), self.sampling.temperature)
         ours = trainer.forward([batch], frozenset({"logprobs"}))["logprobs"][0][-tokens:].astype(np.float64)
-        gap = float(np.abs(ours - generation.logprobs).max())
-        used = {segment_version for _, segment_version in generation.segments}
+        gap = float(np.abs(ours - drawn.logprobs).max())
+        used = {segment_version for _, segment_version in drawn.segments}
         if used == {version} and gap <= self.tolerance:
             return gap
         message = (
-            f"mismatch probe: engine (version {sorted(used)}) and trainer (version {version}) differ by {gap:.3g} nats "
+            f"mismatch probe: {name} (version {sorted(used)}) and trainer (version {version}) differ by {gap:.3g} nats "
             f"on the same tokens, more than probe.tolerance {self.tolerance:g}"
         )
         if self.fail:

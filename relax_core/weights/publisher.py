@@ -1,34 +1,61 @@
 """The publisher counts versions and sees to it that every engine has the newest one before anybody uses it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from __future__ import annotations
 
-from relax_core.api.engine import Engine
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from relax_core.api.engine import Engine, Generation
 from relax_core.api.errors import WeightSyncError
 from relax_core.api.trainer import Trainer
-from relax_core.api.weights import Manifest, Publication, WeightSync
+from relax_core.api.weights import Acknowledgement, Manifest, Publication, WeightSync
+from relax_core.weights.coordinator import Coordinator
+from relax_core.weights.delta import DeltaEncoder, composed
+from relax_core.weights.manifest import bytes_in
 from relax_core.weights.probe import Probe
 
 
-class Publisher:
-    """Publishes a trainer's weights to engines, and probes that they compute the same.
+@dataclass(frozen=True)
+class Options:
+    """How publications are made.
 
     Args:
-        engines: All receivers.
+        verify: Whether receivers compare all bytes with their checksums.
+        delta: Whether only what changed is sent to receivers that have the publication before.
+        keep: Whether the newest publication is kept here, where the carrier keeps none.
+    """
+
+    verify: bool = True
+    delta: bool = False
+    keep: bool = False
+
+
+class Publisher:
+    """Publishes a trainer's weights to engines, one publication at a time, and probes that they compute the same.
+
+    Args:
+        engines: All receivers, by name; read anew at each publication.
         sync: Carries the weights.
         timeout: Seconds for one publication.
         count: Adds to a counter of the run.
         probe: Compares engines with the trainer; ``None`` switches it off.
         probe_every: Publications between probes.
+        options: How publications are made.
+        coordinator: Told who receives, and how it went.
     """
 
     def __init__(
         self,
-        engines: Sequence[Engine],
+        engines: Mapping[str, Engine],
         sync: WeightSync,
         timeout: float,
         count: Callable[[str, int], None],
         probe: Probe | None = None,
         probe_every: int = 1,
+        options: Options | None = None,
+        coordinator: Coordinator | None = None,
     ) -> None:
         self._engines = engines
         self._sync = sync
@@ -36,11 +63,32 @@ class Publisher:
         self._count = count
         self._probe = probe
         self._probe_every = probe_every
+        self._options = options or Options()
+        self.coordinator = coordinator or Coordinator()
+        self._deltas = DeltaEncoder() if self._options.delta else None
+        self._kept: list[Publication] = []
         self._last: Manifest | None = None
+        self._trainer: Trainer | None = None
+        self._sending: asyncio.Task[None] | None = None
+        self._drawn: Mapping[str, Generation] = {}
         self.version = 0
-        self.probe_gap = 0.0
+        """Of the weights that the trainer published last; engines have it once nothing is ``in_flight`` any more."""
+        self.acknowledged = 0
+        """The newest version that every engine computes with."""
+        self.metrics: dict[str, float] = {}
+        """Of the last publication and the last probe, by name; see docs/metrics.md."""
         self.republished: list[int] = []
         """Versions that are only another number for the weights before; see :class:`Staleness`."""
+
+    @property
+    def probe_gap(self) -> float:
+        """Largest difference of the last probe, in nats."""
+        return self.metrics.get("mismatch/probe_max", 0.0)
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a publication has begun that not every engine has acknowledged."""
+        return self.acknowledged < self.version
 
     async def publish(self, trainer: Trainer) -> None:
         """Gives the weights the next version and returns when every engine computes with it.
@@ -49,39 +97,149 @@ class Publisher:
             WeightSyncError: An engine did not acknowledge, the weights changed and did not arrive, or an engine
                 computes something else than the trainer.
         """
-        publication = trainer.publish(self.version + 1)
-        acknowledgements = await self._sync.send(publication, self._engines, self._timeout)
-        changed = self._changed(publication)
-        for acknowledgement in acknowledgements:
-            if acknowledgement.version != publication.manifest.version:
-                raise WeightSyncError(
-                    f"an engine acknowledged version {acknowledgement.version} of {publication.manifest.version}"
-                )
-            if changed and not acknowledgement.changed:
-                raise WeightSyncError(f"version {self.version + 1} has {changed} changed tensors, and none arrived")
-        if changed == 0:
-            self._count("sync_unchanged", 1)
-        self._last = publication.manifest
+        await self.begin(trainer)
+        await self.settled()
+
+    async def begin(self, trainer: Trainer) -> None:
+        """Gives the weights the next version and returns when the trainer may go on. Engines take them over meanwhile;
+        :meth:`before_update` must be called before the weights change.
+
+        Raises:
+            WeightSyncError: The publication before this one failed; see :meth:`publish`.
+        """
+        await self.settled()
+        started = time.monotonic()
+        self._trainer = trainer
         self.version += 1
-        if self.version % self._probe_every == 0:
-            await self.check(trainer)
+        self.coordinator.engines(self._engines)
+        full = trainer.publish(self.version)
+        publication = self._encoded(replace(full, manifest=replace(full.manifest, verify=self._options.verify)))
+        size = bytes_in(publication)
+        self.coordinator.began(self.version, publication.manifest.kind, size)
+        staged = await self._sync.stage(publication)
+        snapshot = time.monotonic() - started
+        self.metrics |= {"sync/bytes": float(size), "sync/exposed_s": snapshot}
+        sending = self._send(staged, publication.manifest, dict(self._engines), snapshot)
+        self._sending = asyncio.create_task(sending, name="publication")
+
+    async def settled(self) -> None:
+        """Returns when nothing is on its way, and what was to be probed agrees.
+
+        Raises:
+            WeightSyncError: See :meth:`publish`.
+        """
+        if self._sending is not None:
+            started = time.monotonic()
+            sending, self._sending = self._sending, None
+            await sending
+            self.metrics["sync/exposed_s"] += time.monotonic() - started
+        if self._drawn:
+            drawn, self._drawn = self._drawn, {}
+            assert self._trainer is not None
+            self._compare(drawn, self._trainer)
+
+    async def before_update(self) -> None:
+        """Returns when the trainer's weights may change: at once, unless they are to be compared with an engine's.
+
+        Raises:
+            WeightSyncError: See :meth:`publish`.
+        """
+        if self._probed(self.version):
+            await self.settled()
+
+    async def ended(self) -> None:
+        """Returns when nothing is on its way any more, however it ended; :meth:`settled` tells that."""
+        if self._sending is not None:
+            await asyncio.wait([self._sending])
 
     async def republish(self, trainer: Trainer, version: int) -> None:
         """Publishes the trainer's weights, which were those of ``version``, to engines that know nothing of it."""
-        self.version = version
+        self.go_on_from(version)
         self.republished.append(version + 1)
         await self.publish(trainer)
 
-    async def check(self, trainer: Trainer) -> None:
-        """Probes every engine now; the largest difference is kept in ``probe_gap``, in nats."""
-        if self._probe is None:
-            return
-        gaps = [await self._probe.check(engine, trainer, self.version) for engine in self._engines]
-        self.probe_gap = max(gaps, default=0.0)
+    def go_on_from(self, version: int) -> None:
+        """The next publication is the one after ``version``, to engines of which nothing is known."""
+        self.version = self.acknowledged = version
+        if self._deltas is not None:
+            self._deltas.forget()
 
-    def _changed(self, publication: Publication) -> int | None:
+    async def check(self, trainer: Trainer) -> None:
+        """Probes every engine now; the differences are in ``metrics``, in nats."""
+        if self._probe is not None:
+            self._compare(await self._draw(self._probe, self._engines), trainer)
+
+    def newest(self) -> Publication | None:
+        """All of what was published last, for whoever comes late; ``None`` where nothing is kept."""
+        return self._sync.newest() or composed(self._kept)
+
+    async def close(self) -> None:
+        """Gives up what is on its way."""
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.wait([self._sending])
+
+    def _encoded(self, publication: Publication) -> Publication:
+        if self._deltas is None:
+            return publication
+        before = None if self._last is None else self._last.version
+        return self._deltas.encode(publication, whole=not self.coordinator.have(self._engines, before))
+
+    async def _send(
+        self, staged: Publication, manifest: Manifest, engines: Mapping[str, Engine], snapshot: float
+    ) -> None:
+        """Until every engine has the publication and, where it is to be probed, has drawn tokens with it."""
+        started = time.monotonic()
+        try:
+            taken = await self._sync.send(staged, engines, self._timeout)
+            self._check_taken(taken, manifest)
+        except BaseException as error:
+            self.coordinator.ended(manifest.version, {"snapshot": snapshot}, str(error) or type(error).__name__)
+            raise
+        pause = max((each.pause for each in taken.values()), default=0.0)
+        seconds = {"snapshot": snapshot, "transfer": time.monotonic() - started - pause, "pause": pause}
+        self.metrics |= {f"sync/{phase}_s": value for phase, value in seconds.items()}
+        self._arrived(staged, taken, seconds)
+        if self._probe is not None and self._probed(manifest.version):
+            self._drawn = await self._draw(self._probe, engines)
+
+    def _check_taken(self, taken: Mapping[str, Acknowledgement], manifest: Manifest) -> None:
+        changed = self._changed(manifest)
+        for name, acknowledgement in taken.items():
+            if acknowledgement.version != manifest.version:
+                raise WeightSyncError(f"{name} acknowledged version {acknowledgement.version} of {manifest.version}")
+            if changed and not acknowledgement.changed:
+                raise WeightSyncError(f"version {manifest.version} has {changed} changed tensors, and none arrived")
+        if changed == 0:
+            self._count("sync_unchanged", 1)
+
+    def _arrived(self, staged: Publication, taken: Mapping[str, Acknowledgement], seconds: Mapping[str, float]) -> None:
+        """Every engine has the publication."""
+        self._last = manifest = staged.manifest
+        self.acknowledged = manifest.version
+        self.coordinator.ended(manifest.version, seconds)
+        for name in taken:
+            self.coordinator.acknowledge(name, manifest.version)
+        if self._deltas is not None:
+            self._deltas.acknowledged()
+        if self._options.keep:
+            self._kept = [staged] if manifest.kind == "full" else [*self._kept, staged]
+
+    def _probed(self, version: int) -> bool:
+        return self._probe is not None and version % self._probe_every == 0
+
+    async def _draw(self, probe: Probe, engines: Mapping[str, Engine]) -> Mapping[str, Generation]:
+        return {name: await probe.draw(engine, self.version) for name, engine in engines.items()}
+
+    def _compare(self, drawn: Mapping[str, Generation], trainer: Trainer) -> None:
+        assert self._probe is not None
+        gaps = {name: self._probe.compare(name, drawn[name], trainer, self.version) for name in drawn}
+        self.metrics |= {f"mismatch/{name}": gap for name, gap in gaps.items()}
+        self.metrics["mismatch/probe_max"] = max(gaps.values(), default=0.0)
+
+    def _changed(self, manifest: Manifest) -> int | None:
         """How many published tensors differ from the last publication; ``None`` before the first."""
         if self._last is None:
             return None
         before: Mapping[str, object] = self._last.tensors
-        return sum(entry != before.get(name) for name, entry in publication.manifest.tensors.items())
+        return sum(entry != before.get(name) for name, entry in manifest.tensors.items())

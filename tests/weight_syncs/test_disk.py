@@ -16,9 +16,9 @@ from relax_core.api.weights import WeightSync
 from relax_core.engines.torch.config import TorchEngineConfig
 from relax_core.engines.torch.engine import TorchEngine
 from relax_core.testing.publications import perturbed, publication_of, with_fault
-from relax_core.testing.weight_sync import EnginesFactory, WeightSyncContract
+from relax_core.testing.weight_sync import EnginesFactory, WeightSyncContract, deliver
 from relax_core.weight_syncs.disk.config import DiskWeightSyncConfig
-from relax_core.weight_syncs.disk.publications import newest, store
+from relax_core.weight_syncs.disk.publications import kept, store
 from relax_core.weight_syncs.disk.sync import DiskWeightSync
 
 
@@ -63,7 +63,7 @@ async def test_a_late_engine_reads_the_newest_publication_and_no_other_is_kept(
     first, late = await engines_factory(tiny_model_path, 2)
     assert sync.newest() is None
     for version in (1, 2):
-        await sync.send(publication_of(perturbed(tiny_model_path, version), version), [first], 60)
+        await deliver(sync, publication_of(perturbed(tiny_model_path, version), version), [first])
     assert [path.name for path in sync.directory.iterdir()] == ["version-00000002"]
     stored = pickle.loads(pickle.dumps(sync.newest()))
     acknowledgement = await late.update(stored.manifest, stored.buckets)
@@ -76,17 +76,17 @@ async def test_the_last_good_publication_survives_a_refused_one(
     weight_sync: WeightSync, engines_factory: EnginesFactory, tiny_model_path: Path, tmp_path: Path
 ) -> None:
     engines = await engines_factory(tiny_model_path, 1)
-    await weight_sync.send(publication_of(perturbed(tiny_model_path, 1), 1), engines, 60)
+    await deliver(weight_sync, publication_of(perturbed(tiny_model_path, 1), 1), engines)
     broken = with_fault(publication_of(perturbed(tiny_model_path, 2), 2), "model.norm.weight", "checksum")
     with pytest.raises(WeightSyncError):
-        await weight_sync.send(broken, engines, 60)
+        await deliver(weight_sync, broken, engines)
     assert (tmp_path / "publications" / "version-00000001").is_dir()
 
 
 def test_what_a_kill_leaves_is_no_publication(tiny_model_path: Path, tmp_path: Path) -> None:
     stored = store(publication_of(perturbed(tiny_model_path, 1), 1), tmp_path)
     shutil.copytree(stored.folder, tmp_path / ".version-00000002.partial-1")
-    assert newest(tmp_path) == stored
+    assert [publication.buckets for publication in kept(tmp_path)] == [stored]
 
 
 def test_tensors_that_share_memory_are_stored_apart(tmp_path: Path) -> None:

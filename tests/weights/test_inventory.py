@@ -86,5 +86,5 @@ def test_tied_tensors_with_two_values_are_refused(inventory: Inventory, own: dic
 @pytest.mark.parametrize("kind", ["adapter", "delta"])
 def test_other_kinds_are_refused(inventory: Inventory, own: dict[str, torch.Tensor], kind: str) -> None:
     manifest = replace(publish(own).manifest, kind=kind, base=0)
-    with pytest.raises(WeightSyncError, match=f"'{kind}'"):
+    with pytest.raises(WeightSyncError, match=f"kind '{kind}' is not taken"):
         inventory.verified(manifest, [own])

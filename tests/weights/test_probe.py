@@ -19,6 +19,10 @@ from relax_core.weights.probe import Probe
 PROBE = Probe((72, 105), SamplingParameters(max_new_tokens=4), 1e-4, fail=True, seed=0)
 
 
+async def check(probe: Probe, engine: TorchEngine, trainer: TorchTrainer, version: int) -> float:
+    return probe.compare("engine-0", await probe.draw(engine, version), trainer, version)
+
+
 @pytest.fixture
 def trainer(tiny_model_path: Path, tmp_path: Path) -> Iterator[TorchTrainer]:
     trainer = TorchTrainer(TorchTrainerConfig(), Context("test", 0, tmp_path, ModelSource(tiny_model_path)))
@@ -36,7 +40,7 @@ async def test_equal_weights_agree_under_every_sampling(
     trainer: TorchTrainer, engine: TorchEngine, sampling: dict[str, float]
 ) -> None:
     probe = replace(PROBE, sampling=SamplingParameters(max_new_tokens=4, **sampling))  # type: ignore[arg-type]
-    assert await probe.check(engine, trainer, 0) < 1e-5
+    assert await check(probe, engine, trainer, 0) < 1e-5
 
 
 async def test_an_engine_with_other_weights_is_caught(
@@ -47,26 +51,26 @@ async def test_an_engine_with_other_weights_is_caught(
     with pytest.raises(
         WeightSyncError, match=r"mismatch probe: .* differ by .* nats .* more than probe\.tolerance 0\.0001"
     ):
-        await PROBE.check(engine, trainer, 1)
+        await check(PROBE, engine, trainer, 1)
 
 
 async def test_a_single_changed_tensor_is_caught(trainer: TorchTrainer, engine: TorchEngine) -> None:
     with torch.no_grad():
         trainer.policy.model.model.norm.weight.mul_(1.01)
     with pytest.raises(WeightSyncError, match="mismatch probe"):
-        await PROBE.check(engine, trainer, 0)
+        await check(PROBE, engine, trainer, 0)
 
 
 async def test_the_right_numbers_under_another_version_are_caught(trainer: TorchTrainer, engine: TorchEngine) -> None:
-    with pytest.raises(WeightSyncError, match=r"engine \(version \[0\]\) and trainer \(version 1\)"):
-        await PROBE.check(engine, trainer, 1)
+    with pytest.raises(WeightSyncError, match=r"engine-0 \(version \[0\]\) and trainer \(version 1\)"):
+        await check(PROBE, engine, trainer, 1)
 
 
 async def test_not_a_number_is_no_agreement(trainer: TorchTrainer, engine: TorchEngine) -> None:
     with torch.no_grad():
         trainer.policy.model.model.norm.weight.fill_(torch.nan)
     with pytest.raises(WeightSyncError, match="differ by nan nats"):
-        await PROBE.check(engine, trainer, 0)
+        await check(PROBE, engine, trainer, 0)
 
 
 async def test_a_probe_that_only_warns_tells_the_difference_and_goes_on(
@@ -74,7 +78,7 @@ async def test_a_probe_that_only_warns_tells_the_difference_and_goes_on(
 ) -> None:
     with torch.no_grad():
         trainer.policy.model.model.norm.weight.mul_(1.5)
-    gap = await replace(PROBE, fail=False).check(engine, trainer, 0)
+    gap = await check(replace(PROBE, fail=False), engine, trainer, 0)
     assert gap > PROBE.tolerance
     (message,) = caplog.messages
     assert f"differ by {gap:.3g} nats" in message

@@ -1,7 +1,7 @@
 """The publisher: versions, what counts as arrived, and what does not. Real trainer, engine and sync."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,8 +26,9 @@ PROBE = Probe((72, 105), SamplingParameters(max_new_tokens=4), 1e-4, fail=True, 
 class Forgetful(TorchEngine):
     """Acknowledges a publication and keeps the weights it has: what a broken receiver does."""
 
+    async def receive(self, manifest: Manifest, buckets: Iterable[Bucket]) -> None: ...
+
     async def update(self, manifest: Manifest, buckets: Iterable[Bucket]) -> Acknowledgement:
-        self._version = manifest.version
         return Acknowledgement(manifest.version, frozenset(manifest.tensors), self.claims(manifest))
 
     def claims(self, manifest: Manifest) -> int:
@@ -47,10 +48,10 @@ class Late(WeightSync):
     def __init__(self) -> None: ...
 
     async def send(
-        self, publication: Publication, engines: Sequence[Engine], timeout: float
-    ) -> Sequence[Acknowledgement]:
-        version = publication.manifest.version - 1
-        return [Acknowledgement(version, frozenset(publication.manifest.tensors), 1) for _ in engines]
+        self, staged: Publication, engines: Mapping[str, Engine], timeout: float
+    ) -> Mapping[str, Acknowledgement]:
+        late = Acknowledgement(staged.manifest.version - 1, frozenset(staged.manifest.tensors), 1)
+        return dict.fromkeys(engines, late)
 
 
 @pytest.fixture
@@ -91,7 +92,8 @@ def publisher_of(
         counters[name] += amount
 
     sync = sync or LocalWeightSync(LocalWeightSyncConfig(), context)
-    return Publisher(engines, sync, 60.0, count, probe, probe_every), counters
+    named = {f"engine-{number}": engine for number, engine in enumerate(engines)}
+    return Publisher(named, sync, 60.0, count, probe, probe_every), counters
 
 
 def change(trainer: TorchTrainer) -> None:
@@ -165,7 +167,7 @@ async def test_an_acknowledgement_of_another_version_is_an_error(
     trainer: TorchTrainer, engines: list[TorchEngine], context: Context
 ) -> None:
     publisher, _ = publisher_of(engines, context, sync=Late())
-    with pytest.raises(WeightSyncError, match="an engine acknowledged version 0 of 1"):
+    with pytest.raises(WeightSyncError, match="engine-0 acknowledged version 0 of 1"):
         await publisher.publish(trainer)
 
 

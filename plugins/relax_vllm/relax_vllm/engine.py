@@ -14,6 +14,7 @@ from relax_core.api.weights import Acknowledgement, Bucket, Manifest
 from relax_core.engines.requests import ended_by_context
 from relax_core.engines.turns import Turns
 from relax_core.models.load import load_causal_model
+from relax_core.weights.intake import Intake
 from relax_core.weights.inventory import Inventory, inventory_of
 from relax_vllm.config import VLLMEngineConfig
 from relax_vllm.in_process import STOP_REASONS, Advance, InProcessVLLM
@@ -33,7 +34,7 @@ class VLLMEngine(Engine):
         self._context = context
         self._turns = Turns("the vllm engine")
         self._vllm: InProcessVLLM | None = None
-        self._inventory = Inventory()
+        self._intake = Intake(Inventory())
         self._worker: asyncio.Task[None] | None = None
         self._in_flight: dict[str, VLLMTrajectory] = {}
         """By key: all requests that ``generate`` waits for."""
@@ -51,7 +52,8 @@ class VLLMEngine(Engine):
             raise RelaxError("the vllm engine needs a model")
         device = torch.device(self._context.device)
         # vLLM cannot tell what a publication must be: it fuses, pads and packs what it loads.
-        self._inventory = await self._turns.on_thread(lambda: inventory_of(load_causal_model(source).state_dict()))
+        inventory = await self._turns.on_thread(lambda: inventory_of(load_causal_model(source).state_dict()))
+        self._intake = Intake(inventory)
         self._vllm = await self._turns.on_thread(lambda: InProcessVLLM(source, self._config, device))
         self._worker = asyncio.create_task(self._serve(), name="vllm-engine")
 
@@ -89,6 +91,11 @@ class VLLMEngine(Engine):
         """Goes on after ``pause``."""
         await self._turns.resume()
 
+    async def receive(self, manifest: Manifest, buckets: Iterable[Bucket]) -> None:
+        """Verifies a publication on a thread of its own, and holds it where it is until ``update``."""
+        self._loaded()
+        await self._intake.receive(manifest, buckets)
+
     async def update(self, manifest: Manifest, buckets: Iterable[Bucket]) -> Acknowledgement:
         """Takes over a full publication. A refused one changes nothing.
 
@@ -119,8 +126,8 @@ class VLLMEngine(Engine):
         try:
             self._usable()
         except RelaxError as error:
-            return Health(False, running, waiting, self._inventory.version, str(error))
-        return Health(True, running, waiting, self._inventory.version, "paused" if self._turns.paused else "")
+            return Health(False, running, waiting, self._intake.version, str(error))
+        return Health(True, running, waiting, self._intake.version, "paused" if self._turns.paused else "")
 
     async def close(self) -> None:
         """Ends vLLM; requests in flight fail with :class:`RelaxError`."""
@@ -165,7 +172,7 @@ class VLLMEngine(Engine):
     def _take(self, trajectory: VLLMTrajectory, advance: Advance) -> None:
         try:
             for token_id, logprob in zip(advance.token_ids, advance.logprobs, strict=True):
-                trajectory.append(token_id, logprob, self._inventory.version)
+                trajectory.append(token_id, logprob, self._intake.version)
                 self.generated_tokens += 1
         except RelaxError as error:
             self._end(trajectory, error)
@@ -198,16 +205,15 @@ class VLLMEngine(Engine):
         vllm = self._loaded()
         if "weights" in self._turns.released:
             raise WeightSyncError(f"version {manifest.version}: the weights are released; restore comes first")
-        arrived = self._inventory.verified(manifest, buckets)
-        changed = self._inventory.changed(manifest)
+        arrived = self._intake.take(manifest, buckets)
+        tied = self._intake.inventory.tied
         self._turns.weightless = True
         try:
-            vllm.reload({name: tensor for name, tensor in arrived.items() if name not in self._inventory.tied})
+            vllm.reload({name: tensor for name, tensor in arrived.items() if name not in tied})
         except Exception as error:
             raise WeightSyncError(f"version {manifest.version}: vLLM failed to load it: {error}") from error
-        self._inventory = self._inventory.after(manifest)
         self._turns.weightless = False
-        return Acknowledgement(manifest.version, frozenset(arrived), changed)
+        return self._intake.swapped(manifest)
 
     def _loaded(self) -> InProcessVLLM:
         self._turns.check_open()

@@ -58,7 +58,7 @@ async def publish(engine: VLLMEngine, trainer: Trainer) -> int:
     """Brings a trainer's weights to the engine as a run does; returns their version."""
     version = (await engine.health()).version + 1
     sync = LocalWeightSync(LocalWeightSyncConfig(), Context("test", 0, Path()))
-    await sync.send(trainer.publish(version), [engine], timeout=60)
+    await sync.send(trainer.publish(version), {"vllm": engine}, timeout=60)
     return version
 
 

@@ -10,7 +10,7 @@ import select
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from relax_core.api.engine import Capability, Engine
 from relax_core.api.errors import RelaxError
-from relax_core.api.weights import Acknowledgement, Manifest
-from relax_core.engines.process.protocol import Answer, Call, Cancel, Channel, Count, Failure, Progress, Setup
+from relax_core.api.weights import Bucket, SharedBuckets
+from relax_core.engines.process.protocol import Answer, Call, Cancel, Channel, Count, Failure, Progress, Sent, Setup
 
 if TYPE_CHECKING:
-    from relax_core.engines.process.shared_weights import PlacedBucket, SharedWeights
+    from relax_core.weights.shared_memory import SharedWeights
 
 logger = logging.getLogger(__name__)
 
@@ -142,8 +142,9 @@ class ServedEngine:
             return await self._close()
         if self._engine is None:
             raise RelaxError("the engine is still loading")
-        if call.method == "update":
-            return await self._update(self._engine, *arguments)
+        if call.method in ("receive", "update"):
+            manifest, sent = arguments
+            return await getattr(self._engine, call.method)(manifest, self._buckets(sent))
         assert call.method in FORWARDED, call.method
         return await getattr(self._engine, call.method)(*arguments)
 
@@ -161,11 +162,13 @@ class ServedEngine:
         self._engine = engine
         return engine.capabilities
 
-    async def _update(self, engine: Engine, manifest: Manifest, written: Sequence[PlacedBucket]) -> Acknowledgement:
-        from relax_core.engines.process.shared_weights import SharedWeights
+    def _buckets(self, sent: Sent) -> Iterable[Bucket]:
+        from relax_core.weights.shared_memory import SharedWeights
 
+        if isinstance(sent, SharedBuckets):
+            return sent
         self._shared = self._shared or SharedWeights(self._weights)
-        return await engine.update(manifest, self._shared.read(written))
+        return self._shared.read(sent)
 
     async def _close(self) -> None:
         """Returns when every other call has its answer."""

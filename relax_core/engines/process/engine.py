@@ -3,15 +3,16 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from relax_core.api.context import Context
 from relax_core.api.engine import Engine, GenerateRequest, Generation, Health
 from relax_core.api.errors import DeadlineExceeded, RelaxError
-from relax_core.api.weights import Acknowledgement, Bucket, Manifest
+from relax_core.api.weights import Acknowledgement, Bucket, Manifest, SharedBuckets
 from relax_core.config.selection import Selected
 from relax_core.engines.process.child_process import CALL_SECONDS, ChildProcess
-from relax_core.engines.process.protocol import Answer, Count, Progress, Setup
-from relax_core.engines.process.shared_weights import SharedWeights, anonymous_file
+from relax_core.engines.process.protocol import Answer, Count, Progress, Sent, Setup
+from relax_core.weights.shared_memory import SharedWeights, anonymous_file
 
 
 class ProcessEngine(Engine):
@@ -33,6 +34,7 @@ class ProcessEngine(Engine):
         self._child: ChildProcess | None = None
         self._shared: SharedWeights | None = None
         self._updating = asyncio.Lock()
+        self._sent: tuple[Manifest, Sent] | None = None
         self._version = 0
 
     async def start(self) -> None:
@@ -69,15 +71,16 @@ class ProcessEngine(Engine):
         """See :meth:`Engine.resume`."""
         await self._running.ask("resume")
 
+    async def receive(self, manifest: Manifest, buckets: Iterable[Bucket]) -> None:
+        """See :meth:`Engine.receive`. The tensors are copied once, into memory that both processes see; buckets which
+        the process can read by itself are not."""
+        await self._exclusively("receive", manifest, buckets)
+
     async def update(self, manifest: Manifest, buckets: Iterable[Bucket]) -> Acknowledgement:
-        """See :meth:`Engine.update`. The tensors are copied once, into memory that both processes see."""
-        taken = asyncio.create_task(self._update(manifest, buckets))
-        try:
-            async with asyncio.timeout(CALL_SECONDS):
-                # a caller that leaves must not give the memory free while the engine reads it
-                return await asyncio.shield(taken)
-        except TimeoutError:
-            raise DeadlineExceeded(f"the engine process took longer than {CALL_SECONDS:g} s to update") from None
+        """See :meth:`Engine.update`; the tensors are copied as by :meth:`receive`, if they have not been."""
+        acknowledgement: Acknowledgement = await self._exclusively("update", manifest, buckets)
+        self._version = acknowledgement.version
+        return acknowledgement
 
     async def release(self, what: frozenset[str] = frozenset({"weights", "cache"})) -> None:
         """See :meth:`Engine.release`."""
@@ -111,16 +114,34 @@ class ProcessEngine(Engine):
         else:
             self.generated_tokens = message.generated_tokens
 
-    async def _update(self, manifest: Manifest, buckets: Iterable[Bucket]) -> Acknowledgement:
+    async def _exclusively(self, method: str, manifest: Manifest, buckets: Iterable[Bucket]) -> Any:
+        """One call about weights at a time, to its end: a caller that leaves must not give the memory free while the
+        engine reads it."""
+        called = asyncio.create_task(self._call(method, manifest, buckets))
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                return await asyncio.shield(called)
+        except TimeoutError:
+            raise DeadlineExceeded(f"the engine process took longer than {CALL_SECONDS:g} s to {method}") from None
+
+    async def _call(self, method: str, manifest: Manifest, buckets: Iterable[Bucket]) -> Any:
         async with self._updating:
-            child, shared = self._running, self._shared
+            child = self._running
             if child.ended:
                 raise RelaxError(child.ended)
-            assert shared is not None
-            written = await asyncio.to_thread(shared.write, buckets)
-            acknowledgement: Acknowledgement = await child.call("update", manifest, written)
-        self._version = acknowledgement.version
-        return acknowledgement
+            sent, self._sent = self._sent, None
+            if sent is None or sent[0] is not manifest:
+                sent = manifest, await self._written(buckets)
+            answer = await child.call(method, manifest, sent[1])
+            if method == "receive":
+                self._sent = sent
+            return answer
+
+    async def _written(self, buckets: Iterable[Bucket]) -> Sent:
+        if isinstance(buckets, SharedBuckets):
+            return buckets
+        assert self._shared is not None
+        return await asyncio.to_thread(self._shared.write, buckets)
 
     @property
     def _running(self) -> ChildProcess:

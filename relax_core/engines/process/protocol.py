@@ -11,12 +11,21 @@ import pickle
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from relax_core.api import errors
 from relax_core.api.context import Context
 from relax_core.api.errors import RelaxError
+from relax_core.api.weights import SharedBuckets
 from relax_core.config.selection import Selected
+
+if TYPE_CHECKING:
+    from relax_core.weights.shared_memory import PlacedBucket
+
+    Sent = SharedBuckets | Sequence[PlacedBucket]
+    """Where a publication is: where its carrier has put it, or where it lies in the memory of the two processes."""
+else:
+    Sent = object
 
 LENGTH_BYTES = 8
 

@@ -19,6 +19,7 @@ from relax_core.engines.torch.scheduling import Queue
 from relax_core.engines.torch.trajectory import TorchTrajectory
 from relax_core.engines.torch.weights import copy_weights, release_weights, restore_weights
 from relax_core.engines.turns import Turns
+from relax_core.weights.intake import Intake
 from relax_core.weights.inventory import Inventory, inventory_of
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class TorchEngine(Engine):
         self.capabilities = frozenset(Capability)
         self._turns = Turns("the torch engine")
         self._model: CausalModel | None = None
-        self._inventory = Inventory()
+        self._intake = Intake(Inventory())
         self._worker: asyncio.Task[None] | None = None
         self._in_flight: dict[str, TorchTrajectory] = {}
         self._queue = Queue(config)
@@ -55,7 +56,7 @@ class TorchEngine(Engine):
         model = await self._turns.on_thread(
             lambda: load_model(source, self._context.device, self._config.context_length)
         )
-        self._inventory = await self._turns.on_thread(lambda: inventory_of(model.network.state_dict()))
+        self._intake = Intake(await self._turns.on_thread(lambda: inventory_of(model.network.state_dict())))
         self._model = model
         if model.tokenizer is None:
             self.capabilities -= {Capability.STOP_STRINGS}
@@ -102,8 +103,13 @@ class TorchEngine(Engine):
         """Goes on after ``pause``."""
         await self._turns.resume()
 
+    async def receive(self, manifest: Manifest, buckets: Iterable[Bucket]) -> None:
+        """Verifies a publication on a thread of its own, and holds it where it is until ``update``."""
+        own = self._loaded().network.state_dict()
+        await self._intake.receive(manifest, buckets, own if self._turns.has_weights else None)
+
     async def update(self, manifest: Manifest, buckets: Iterable[Bucket]) -> Acknowledgement:
-        """Takes over a full publication. A refused one changes nothing.
+        """Takes over a publication, full or a delta. A refused one changes nothing.
 
         Requests in flight go on with the new weights, from the token at which they are.
 
@@ -137,8 +143,8 @@ class TorchEngine(Engine):
         try:
             self._usable()
         except RelaxError as error:
-            return Health(False, running, waiting, self._inventory.version, str(error))
-        return Health(True, running, waiting, self._inventory.version, "paused" if self._turns.paused else "")
+            return Health(False, running, waiting, self._intake.version, str(error))
+        return Health(True, running, waiting, self._intake.version, "paused" if self._turns.paused else "")
 
     async def close(self) -> None:
         """Ends the engine; requests in flight fail with :class:`RelaxError`."""
@@ -158,7 +164,7 @@ class TorchEngine(Engine):
                 trajectory.end(RelaxError(f"request {key!r}: {self._turns.ended}"))
 
     async def _run_batch(self) -> None:
-        batch = Batch(self._loaded(), self._inventory.version)
+        batch = Batch(self._loaded(), self._intake.version)
         try:
             await self._turns.on_thread(lambda: self._decode(batch))
         except Exception as error:
@@ -189,13 +195,12 @@ class TorchEngine(Engine):
         network = self._loaded().network
         if "weights" in self._turns.released:
             raise WeightSyncError(f"version {manifest.version}: the weights' memory is released; restore comes first")
-        arrived = self._inventory.verified(manifest, buckets)
-        changed = self._inventory.changed(manifest)
+        own = network.state_dict()
+        arrived = self._intake.take(manifest, buckets, own if self._turns.has_weights else None)
         self._turns.weightless = True
-        copy_weights(network.state_dict(), arrived)
-        self._inventory = self._inventory.after(manifest)
+        copy_weights(own, arrived)
         self._turns.weightless = False
-        return Acknowledgement(manifest.version, frozenset(arrived), changed)
+        return self._intake.swapped(manifest)
 
     def _end_aborted(self) -> None:
         _deliver([Ended(each, StopReason.ABORT) for each in self._queue.take_aborted()])

@@ -7,10 +7,13 @@ from torch import Tensor
 
 
 def copy_weights(own: Mapping[str, Tensor], arrived: Mapping[str, Tensor]) -> None:
-    """Copies verified values in place."""
+    """Copies verified values in place, those of tied names once."""
+    written = set()
     with torch.no_grad():
-        for name, tensor in own.items():
-            tensor.copy_(arrived[name])
+        for name, tensor in arrived.items():
+            if own[name].data_ptr() not in written:
+                own[name].copy_(tensor)
+                written.add(own[name].data_ptr())
 
 
 def release_weights(network: torch.nn.Module) -> None:

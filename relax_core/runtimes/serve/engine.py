@@ -54,6 +54,11 @@ class EngineRank:
         outcomes = await asyncio.gather(*(asyncio.shield(task) for task in tasks))
         return list(outcomes)
 
+    async def receive(self, manifest: Manifest, buckets: Iterable[Bucket]) -> None:
+        """See :meth:`Engine.receive`; a version that is here already need not be received."""
+        if self._acknowledged is None or self._acknowledged.version != manifest.version:
+            await self._started.receive(manifest, buckets)
+
     async def update(self, manifest: Manifest, buckets: Iterable[Bucket]) -> Acknowledgement:
         """See :meth:`Engine.update`; a version that is here already is acknowledged again."""
         if self._acknowledged is None or self._acknowledged.version != manifest.version:
@@ -161,6 +166,9 @@ class RemoteEngine(Engine):
 
     async def resume(self) -> None:
         await self._call("resume")
+
+    async def receive(self, manifest: Manifest, buckets: Iterable[Bucket]) -> None:
+        await self._call("receive", manifest, buckets)
 
     async def update(self, manifest: Manifest, buckets: Iterable[Bucket]) -> Acknowledgement:
         acknowledgement: Acknowledgement = await self._call("update", manifest, buckets)

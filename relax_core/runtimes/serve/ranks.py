@@ -23,7 +23,7 @@ from relax_core.dataflow.batching import UpdatePlan
 from relax_core.roles.objective import Objective
 from relax_core.roles.training import TrainingRank
 from relax_core.runtimes.components import Builder
-from relax_core.runtimes.serve.assignment import Assignment
+from relax_core.runtimes.serve.assignment import ENGINE, Assignment
 from relax_core.runtimes.serve.device import accelerators_of, prepare_device
 from relax_core.runtimes.serve.engine import RemoteEngine
 from relax_core.runtimes.serve.proxies import StateClient
@@ -107,12 +107,12 @@ class LeadingRank(TrainerRank):
         """Meets the others, and goes on from the version that was published last."""
         run = self._assignment.config.run
         context = self._assignment.context(self._state.count)
-        engines = [RemoteEngine(self._assignment, self._state)]
+        engines = {ENGINE: RemoteEngine(self._assignment, self._state)}
         sync = self._assignment.config.weight_sync.build(context)
         every = max(run.probe.every, 1)
         self._others = others
         self._publisher = Publisher(engines, sync, run.timeouts.weight_sync, self._state.count, probe, every)
-        self._publisher.version = version
+        self._publisher.go_on_from(version)
         self._updates = MadeUpdates(self._assignment.plan.updates_per_batch)
         self._unpublished = True
 

@@ -4,21 +4,22 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from relax_core.api.weights import Bucket, Manifest, Publication, TensorEntry
+from relax_core.api.weights import Bucket, Manifest, Publication, SharedBuckets
+from relax_core.weights.manifest import from_json, in_place, to_json
 
 MANIFEST = "manifest.json"
 FOLDER = re.compile(r"version-(\d{8})")
 
 
 @dataclass(frozen=True)
-class StoredPublication(Iterable[Bucket]):
+class StoredPublication(SharedBuckets):
     """The buckets of a publication on disk, read when they are iterated, any number of times; small when pickled.
 
     Args:
@@ -38,12 +39,7 @@ class StoredPublication(Iterable[Bucket]):
 
     def manifest(self) -> Manifest:
         """What the publication consists of."""
-        stored = json.loads((self.folder / MANIFEST).read_text(encoding="utf-8"))
-        tensors = {
-            name: TensorEntry(tuple(entry["shape"]), entry["dtype"], entry["checksum"])
-            for name, entry in stored["tensors"].items()
-        }
-        return Manifest(stored["version"], tensors, stored["kind"], stored["base"])
+        return from_json(json.loads((self.folder / MANIFEST).read_text(encoding="utf-8")))
 
 
 def store(publication: Publication, directory: Path) -> StoredPublication:
@@ -53,28 +49,36 @@ def store(publication: Publication, directory: Path) -> StoredPublication:
     partial = directory / f".{final.name}.partial-{os.getpid()}"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    for number, bucket in enumerate(publication.buckets):
+    for number, bucket in enumerate(in_place(publication)):
         save_file(_apart(bucket), partial / f"bucket-{number:05d}.safetensors")
-    tensors = {name: vars(entry) for name, entry in manifest.tensors.items()}
-    stored = {"version": manifest.version, "kind": manifest.kind, "base": manifest.base, "tensors": tensors}
-    (partial / MANIFEST).write_text(json.dumps(stored), encoding="utf-8")
+    (partial / MANIFEST).write_text(json.dumps(to_json(manifest)), encoding="utf-8")
     if final.exists():
         shutil.rmtree(final)
     partial.rename(final)
     return StoredPublication(final)
 
 
-def newest(directory: Path) -> StoredPublication | None:
-    """The complete publication of the highest version, if there is one."""
-    folders = [path for path in directory.glob("version-*") if FOLDER.fullmatch(path.name)]
-    return StoredPublication(max(folders)) if folders else None
+def kept(directory: Path) -> list[Publication]:
+    """The newest full publication that is complete, and the deltas after it, in order."""
+    folders = [path for path in sorted(directory.glob("version-*")) if FOLDER.fullmatch(path.name)]
+    publications: list[Publication] = []
+    for stored in map(StoredPublication, folders):
+        publication = Publication(stored.manifest(), stored)
+        publications = [publication] if publication.manifest.kind == "full" else [*publications, publication]
+    return publications
 
 
-def remove_below(directory: Path, version: int) -> None:
-    """Removes publications of lower versions, and what is left of writing them."""
+def remove_unneeded(directory: Path, version: int) -> None:
+    """Removes what nobody needs who wants ``version``: publications before its full one, and what is left of writing.
+
+    Args:
+        directory: Of the publications.
+        version: The newest that every engine has.
+    """
+    needed = [publication.manifest.version for publication in kept(directory)]
     for path in directory.glob("*version-*"):
         digits = re.search(r"version-(\d{8})", path.name)
-        if digits and int(digits[1]) < version:
+        if digits and int(digits[1]) < version and int(digits[1]) not in needed:
             shutil.rmtree(path, ignore_errors=True)
 
 

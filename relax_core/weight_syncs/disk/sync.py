@@ -2,14 +2,15 @@
 
 import asyncio
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from relax_core.api.context import Context
 from relax_core.api.engine import Engine
 from relax_core.api.weights import Acknowledgement, Publication, WeightSync
 from relax_core.weight_syncs.disk.config import DiskWeightSyncConfig
-from relax_core.weight_syncs.disk.publications import newest, remove_below, store
+from relax_core.weight_syncs.disk.publications import kept, remove_unneeded, store
+from relax_core.weights.delta import composed
 from relax_core.weights.exchange import exchange
 
 
@@ -22,17 +23,19 @@ class DiskWeightSync(WeightSync):
         else:
             self.directory = config.directory / f"relax-{context.run_id}"
 
-    async def send(
-        self, publication: Publication, engines: Sequence[Engine], timeout: float
-    ) -> Sequence[Acknowledgement]:
+    async def stage(self, publication: Publication) -> Publication:
         stored = await asyncio.to_thread(store, publication, self.directory)
-        acknowledgements = await exchange(publication.manifest, stored, engines, timeout)
-        await asyncio.to_thread(remove_below, self.directory, stored.version)
+        return Publication(publication.manifest, stored)
+
+    async def send(
+        self, staged: Publication, engines: Mapping[str, Engine], timeout: float
+    ) -> Mapping[str, Acknowledgement]:
+        acknowledgements = await exchange(staged.manifest, staged.buckets, engines, timeout)
+        await asyncio.to_thread(remove_unneeded, self.directory, staged.manifest.version)
         return acknowledgements
 
     def newest(self) -> Publication | None:
-        stored = newest(self.directory)
-        return None if stored is None else Publication(stored.manifest(), stored)
+        return composed(kept(self.directory))
 
     async def close(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -1,6 +1,6 @@
-"""Hands the trainer's tensors to engines of the same process, by reference; each engine copies them."""
+"""Hands copies of the trainer's tensors to engines of the same process, by reference; each engine copies them again."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from relax_core.api.context import Context
 from relax_core.api.engine import Engine
@@ -15,8 +15,6 @@ class LocalWeightSync(WeightSync):
     def __init__(self, config: LocalWeightSyncConfig, context: Context) -> None: ...
 
     async def send(
-        self, publication: Publication, engines: Sequence[Engine], timeout: float
-    ) -> Sequence[Acknowledgement]:
-        # Buckets are copies, made one by one as they are read: kept only where several engines read them.
-        buckets = publication.buckets if len(engines) == 1 else list(publication.buckets)
-        return await exchange(publication.manifest, buckets, engines, timeout)
+        self, staged: Publication, engines: Mapping[str, Engine], timeout: float
+    ) -> Mapping[str, Acknowledgement]:
+        return await exchange(staged.manifest, staged.buckets, engines, timeout)

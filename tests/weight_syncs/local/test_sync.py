@@ -14,7 +14,7 @@ from relax_core.engines.torch.config import TorchEngineConfig
 from relax_core.engines.torch.engine import TorchEngine
 from relax_core.testing.generations import generate_all, request
 from relax_core.testing.publications import perturbed, publication_of
-from relax_core.testing.weight_sync import EnginesFactory, WeightSyncContract
+from relax_core.testing.weight_sync import EnginesFactory, WeightSyncContract, deliver
 from relax_core.weight_syncs.local.config import LocalWeightSyncConfig
 from relax_core.weight_syncs.local.sync import LocalWeightSync
 
@@ -72,8 +72,8 @@ async def test_a_failure_names_the_engine_and_leaves_all_paused(
         raise RuntimeError("the device is gone")
 
     monkeypatch.setattr(engines[1], "update", broken)
-    with pytest.raises(WeightSyncError, match=r"engine 1 of 2 \(TorchEngine\).*the device is gone"):
-        await weight_sync.send(publication_of(perturbed(tiny_model_path, 1), 1), engines, 60)
+    with pytest.raises(WeightSyncError, match="engine-1: 'update' failed: the device is gone"):
+        await deliver(weight_sync, publication_of(perturbed(tiny_model_path, 1), 1), engines)
     assert not any([await _served(engine) for engine in engines])
 
 
@@ -87,9 +87,9 @@ async def test_the_deadline_names_the_engine_that_is_late(
         raise AssertionError
 
     monkeypatch.setattr(engines[0], "update", hang)
-    with pytest.raises(WeightSyncError, match="engine 0 of 2") as caught:
-        await weight_sync.send(publication_of(perturbed(tiny_model_path, 1), 1), engines, 1)
-    assert "engine 1 of 2" not in str(caught.value)
+    with pytest.raises(WeightSyncError, match="engine-0") as caught:
+        await deliver(weight_sync, publication_of(perturbed(tiny_model_path, 1), 1), engines, 1)
+    assert "engine-1" not in str(caught.value)
     assert not any([await _served(engine) for engine in engines])
 
 
@@ -103,7 +103,7 @@ async def test_an_acknowledgement_of_less_is_an_error(
 
     monkeypatch.setattr(engines[0], "update", forgetful)
     with pytest.raises(WeightSyncError, match="acknowledged 0 tensors of version 1"):
-        await weight_sync.send(publication_of(perturbed(tiny_model_path, 1), 1), engines, 60)
+        await deliver(weight_sync, publication_of(perturbed(tiny_model_path, 1), 1), engines)
 
 
 async def test_a_paused_fleet_serves_after_the_send(
@@ -112,7 +112,7 @@ async def test_a_paused_fleet_serves_after_the_send(
     engines = await engines_factory(tiny_model_path, 1)
     waiting = asyncio.create_task(engines[0].generate(request("waiting")))
     await engines[0].pause()
-    await weight_sync.send(publication_of(perturbed(tiny_model_path, 1), 1), engines, 60)
+    await deliver(weight_sync, publication_of(perturbed(tiny_model_path, 1), 1), engines)
     (after,) = await generate_all(engines[0], [request("after")])
     assert after.segments == ((0, 1),)
     assert (await waiting).token_ids

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relax_core.engines.process.shared_weights import SharedWeights, anonymous_file
+from relax_core.weights.shared_memory import SharedWeights, anonymous_file
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.int8, torch.bool)
 SHAPES = st.lists(st.integers(0, 7), max_size=3).map(tuple)

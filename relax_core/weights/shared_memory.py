@@ -1,4 +1,4 @@
-"""Tensors of a publication in memory that two processes see, without a name that could be left behind."""
+"""Tensors of a publication in memory that several processes see, without a name that could be left behind."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from relax_core.api.weights import Bucket
+from relax_core.weights.manifest import dtype_name, place_of
 
 ALIGNMENT = 64
 """Bytes; a cache line, and a multiple of every dtype's size."""
@@ -54,12 +55,17 @@ class SharedWeights:
         written = []
         for bucket in buckets:
             places: PlacedBucket = {}
+            same: dict[object, Place] = {}
             for name, tensor in bucket.items():
-                places[name] = Place(end, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-                end += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
+                known = same.get(place_of(tensor))
+                places[name] = known or Place(end, tuple(tensor.shape), dtype_name(tensor.dtype))
+                if known is None:
+                    same[place_of(tensor)] = places[name]
+                    end += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
             self._grow(end)
-            for name, tensor in bucket.items():
-                self._view(places[name]).copy_(tensor.detach())
+            for name, place in places.items():
+                if same.pop(place_of(bucket[name]), None) is not None:
+                    self._view(place).copy_(bucket[name].detach())
             written.append(places)
         return written
 
