@@ -64,8 +64,6 @@ def check_runtime(config: RunConfig, runtime: str) -> Iterator[Finding]:
 
 
 def _check_serve(run: RunSections) -> Iterator[Finding]:
-    if run.mode != "colocate":
-        yield ("mode",), f"{run.mode} is not available with --runtime serve yet; use colocate, or --runtime local"
     if run.batch.streaming:
         yield ("batch", "streaming"), "true is not available with --runtime serve yet"
     if run.rollout.surplus:

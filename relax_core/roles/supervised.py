@@ -39,13 +39,15 @@ class Supervised(Role):
         self._codec = codec
         self._ledger = ledger
         self._max_prompt_tokens = max_prompt_tokens
-        self._finished = False
+        self._started = self._finished = False
 
     async def step(self) -> Progress:
-        """Appends the rows of every task that may start."""
+        """Appends the rows of every task that may start, or that somebody before did not finish."""
         if self._finished:
             return Progress.DONE
-        tasks = self._source.admitted()
+        tasks = [] if self._started else self._source.unfinished()
+        self._started = True
+        tasks += self._source.admitted(self.patience)
         for issued in tasks:
             self._append(issued)
             self._source.finished(issued.group)
@@ -64,7 +66,7 @@ class Supervised(Role):
         rows = [[*prompt, *answer] for answer in answers]
         columns = [Column.of(core.TOKENS, rows), Column.of(core.LOSS_MASK, masks), *self._marks()]
         self._ledger.generated(issued.group, len(rows), sum(map(len, answers)), [])
-        self._transport.append(issued.group, columns, close=True)
+        self._transport.append(issued.group, columns, close=True, repeat=issued.attempt > 1)
 
     def _answers(self, task: Task) -> Sequence[str]:
         """Text of each row of a task's group."""

@@ -49,9 +49,7 @@ async def open_session(builder: Builder, path: Path, plan: Plan, dataset: Datase
     """
     config = builder.config
     async with AsyncExitStack() as stack:
-        codec = builder.codec(path)
-        if plan.role("teacher") is not None:
-            require_same_vocabulary(codec.tokenizer, builder.teacher_source())
+        codec = make_codec(builder, path, plan)
         engine = None
         if plan.role("rollout") is not None or config.eval_sets:
             engine = await builder.engine(path, apart=generates_apart(plan))
@@ -66,6 +64,14 @@ async def open_session(builder: Builder, path: Path, plan: Plan, dataset: Datase
         scorer = await start_scorer(builder, config.rewards, stack)
         evaluators = [] if engine is None else await open_evaluators(builder, engine, codec, scorer, stack)
         yield Session(codec, publisher, engine, scorer, evaluators)
+
+
+def make_codec(builder: Builder, path: Path, plan: Plan) -> PromptCodec:
+    """The policy's tokenizer, seen to be that of the teacher too where there is one."""
+    codec = builder.codec(path)
+    if plan.role("teacher") is not None:
+        require_same_vocabulary(codec.tokenizer, builder.teacher_source())
+    return codec
 
 
 def make_probe(config: RunConfig, codec: PromptCodec, dataset: Dataset) -> Probe | None:

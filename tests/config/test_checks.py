@@ -156,7 +156,6 @@ def test_all_contradictions_are_told(document: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("override", "line"),
     [
-        ("mode=fully_async", "fully_async is not available with --runtime serve yet; use colocate, or --runtime local"),
         ("record.keep=3", "3 would be ignored: --runtime serve stores no batches yet"),
         ("record.every=0", None),
     ],

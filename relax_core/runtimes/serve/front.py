@@ -9,8 +9,9 @@ from typing import Any, Protocol, runtime_checkable
 from relax_core.api.errors import RelaxError
 from relax_core.roles.role import Progress
 from relax_core.runtimes.serve.assignment import Assignment
+from relax_core.runtimes.serve.process import prepare_process
 from relax_core.runtimes.serve.proxies import StateClient
-from relax_core.runtimes.serve.roles import FRONTS, Surroundings, build_roles
+from relax_core.runtimes.serve.roles import Surroundings, build_roles
 
 
 @runtime_checkable
@@ -50,7 +51,7 @@ class Front:
 
     Args:
         run_id: Name of the run; everything else is written down in its state.
-        front: Which one: a key of :data:`relax_core.runtimes.serve.roles.FRONTS`.
+        front: Which one; see :func:`relax_core.dataflow.placement.fronts`.
     """
 
     def __init__(self, run_id: str, front: str) -> None:
@@ -90,10 +91,11 @@ class Front:
     async def _loop(self, state: StateClient) -> None:
         life: int = state("started", self._front)
         assignment: Assignment = state("assignment")
+        prepare_process(assignment, self._front)
         transport = assignment.transport(state.count)
         # Whoever held leases of these roles before was this front, and is dead.
         for consumer in assignment.plan.consumers:
-            if consumer.name in FRONTS[self._front]:
+            if consumer.name in assignment.fronts[self._front]:
                 transport.reclaim(consumer.name)
         roles = await build_roles(self._front, Surroundings(assignment, state, transport))
         seconds = assignment.config.run.serve.step_timeout

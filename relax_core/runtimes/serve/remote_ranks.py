@@ -1,4 +1,4 @@
-"""The trainer's ranks as a front sees them. Imports no torch."""
+"""The ranks behind a front, as the front sees them. Imports no torch."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from relax_core.api.trainer import Sums
 from relax_core.api.transport import Lease
 from relax_core.dataflow.batching import UpdatePlan
 from relax_core.roles.ranks import Ranks
-from relax_core.runtimes.serve.assignment import Assignment, trainer_name
+from relax_core.runtimes.serve.assignment import Assignment, rank_name
 from relax_core.transports.ray.calls import acall, call, find_actor
 
 
@@ -16,13 +16,13 @@ class RemoteRanks(Ranks):
 
     Args:
         assignment: What the run does.
+        front: Whose ranks.
     """
 
-    def __init__(self, assignment: Assignment) -> None:
-        serve = assignment.config.run.serve
-        self.size = serve.actor_ranks
-        self._timeout = serve.step_timeout
-        self._leader = find_actor(trainer_name(0), assignment.run_id)
+    def __init__(self, assignment: Assignment, front: str) -> None:
+        self.size = assignment.ranks(front)
+        self._timeout = assignment.config.run.serve.step_timeout
+        self._leader = find_actor(rank_name(front, 0), assignment.run_id)
         self.prefers_groups = call(self._leader, "prefers_groups")
 
     async def train(self, lease: Lease, update: UpdatePlan, number: int) -> tuple[Sums, Mapping[str, float]]:

@@ -1,26 +1,30 @@
 """Builds the roles of a front: the classes that every runtime runs, with collaborators from afar.
 
-A role's own modules are imported where it is built, so that a front loads only what its role needs.
+A role's own modules are imported where it is built, so that a front loads only what its roles need.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
+from relax_core.api.algorithm import Algorithm
 from relax_core.api.transport import Transport
+from relax_core.dataflow.plan import FROZEN
 from relax_core.roles.role import Role
 from relax_core.runtimes.serve.assignment import Assignment
 from relax_core.runtimes.serve.proxies import RemoteBatches, RemoteLedger, RemoteReporter, RemoteSource, StateClient
+from relax_core.runtimes.serve.remote_ranks import RemoteRanks
+
+if TYPE_CHECKING:
+    from relax_core.models.prompts import PromptCodec
+    from relax_core.roles.supervised import Supervised
 
 PATIENCE = 1.0
-"""Seconds that a step waits for work."""
+"""Seconds that a step waits for work where its role has a front of its own."""
 
-FRONTS: Mapping[str, tuple[str, ...]] = {
-    "rollout": ("rollout",),
-    "reward": ("reward",),
-    "advantages": ("advantages",),
-    "actor": ("actor_fwd", "actor"),
-}
-"""The roles of each front, in turn: those that share ranks share a front."""
+SHORT_PATIENCE = 0.05
+"""Seconds that it waits where others of the front may have work."""
 
 
 @dataclass(frozen=True)
@@ -40,103 +44,146 @@ class Surroundings:
 
 async def build_roles(front: str, around: Surroundings) -> list[Role]:
     """The planned roles of a front, patient."""
-    if front == "reward":
-        return [await _reward(around)]
-    builders: Mapping[str, Callable[[Surroundings], list[Role]]] = {
-        "rollout": _rollout,
-        "advantages": _advantages,
-        "actor": _actor,
-    }
-    roles = builders[front](around)
+    builder = RoleBuilder(front, around)
+    names = around.assignment.fronts[front]
+    roles = [await builder.build(name) for name in names]
     for role in roles:
-        role.patience = PATIENCE / len(roles)
+        role.patience = PATIENCE if len(roles) == 1 else SHORT_PATIENCE
     return roles
 
 
-def _rollout(around: Surroundings) -> list[Role]:
-    from relax_core.models.prompts import PromptCodec
-    from relax_core.roles.rollout import Rollout
-    from relax_core.runtimes.components import sampling_parameters
-    from relax_core.runtimes.serve.engine import RemoteEngine
+class RoleBuilder:
+    """Builds one role after the other; those that need ranks share those of the front.
 
-    assignment, run = around.assignment, around.assignment.config.run
-    return [
-        Rollout(
-            RemoteSource(around.state),
-            RemoteEngine(assignment, around.state),
-            around.transport,
-            PromptCodec(assignment.model_source(), run.prompt.format),
-            RemoteLedger(around.state),
+    Args:
+        front: Its name.
+        around: What roles are built of.
+    """
+
+    def __init__(self, front: str, around: Surroundings) -> None:
+        self._front = front
+        self._assignment, self._state, self._transport = around.assignment, around.state, around.transport
+        self._plan, self._run = self._assignment.plan, self._assignment.config.run
+
+    async def build(self, name: str) -> Role:
+        """The role of that name."""
+        builders: Mapping[str, Callable[[], Awaitable[Role]]] = {
+            "rollout": self._rollout,
+            "supervised": self._supervised,
+            "preference": self._preference,
+            "reward": self._reward,
+            **{frozen: partial(self._frozen, frozen) for frozen in FROZEN},
+            "actor_fwd": self._actor_forward,
+            "advantages": self._advantages,
+            "actor": self._actor,
+        }
+        return await builders[name]()
+
+    @cached_property
+    def _ranks(self) -> RemoteRanks:
+        return RemoteRanks(self._assignment, self._front)
+
+    def _codec(self) -> "PromptCodec":
+        from relax_core.models.prompts import PromptCodec
+
+        return PromptCodec(self._assignment.model_source(), self._run.prompt.format)
+
+    def _algorithm(self) -> Algorithm:
+        algorithm: Algorithm = self._assignment.config.algorithm.build(
+            self._assignment.context(self._state.count, staged=True)
+        )
+        return algorithm
+
+    def _version(self) -> int:
+        published: int = self._state("version")
+        return published
+
+    async def _rollout(self) -> Role:
+        from relax_core.roles.rollout import Rollout
+        from relax_core.runtimes.components import sampling_parameters
+        from relax_core.runtimes.serve.engine import RemoteEngine
+
+        run = self._run
+        return Rollout(
+            RemoteSource(self._state),
+            RemoteEngine(self._assignment, self._state),
+            self._transport,
+            self._codec(),
+            RemoteLedger(self._state),
             sampling_parameters(run.sampling),
             run.batch.samples_per_task,
-            assignment.seed,
+            self._assignment.seed,
             run.prompt.max_tokens,
             run.timeouts.generation,
             run.rollout,
         )
-    ]
 
+    async def _supervised(self) -> Role:
+        from relax_core.roles.supervised import Supervised
 
-async def _reward(around: Surroundings) -> Role:
-    from relax_core.models.prompts import PromptCodec
-    from relax_core.roles.reward import RewardRole
-    from relax_core.runtimes.components import Builder
+        return self._labelled(Supervised)
 
-    assignment, config = around.assignment, around.assignment.config
-    scorer = Builder(config, assignment.context(around.state.count)).scorer(config.rewards)
-    await scorer.start()
-    codec = PromptCodec(assignment.model_source(), config.run.prompt.format)
-    ledger, reporter = RemoteLedger(around.state), RemoteReporter(around.state)
-    role = RewardRole(around.transport, scorer, codec, ledger, reporter, config.run.rollout.drop_equal_rewards)
-    role.patience = PATIENCE
-    return role
+    async def _preference(self) -> Role:
+        from relax_core.roles.preference import Preference
 
+        return self._labelled(Preference)
 
-def _advantages(around: Surroundings) -> list[Role]:
-    from relax_core.roles.advantages import Advantages
+    def _labelled(self, role: "type[Supervised]") -> Role:
+        source, ledger = RemoteSource(self._state), RemoteLedger(self._state)
+        return role(source, self._transport, self._codec(), ledger, self._run.prompt.max_tokens)
 
-    assignment = around.assignment
-    context = assignment.context(around.state.count, staged=True)
-    algorithm = assignment.config.algorithm.build(context)
-    requirements = assignment.plan.requirements
-    return [Advantages(algorithm, requirements, around.transport, assignment.config.run.batch.tasks)]
+    async def _reward(self) -> Role:
+        from relax_core.roles.reward import RewardRole
+        from relax_core.runtimes.components import Builder
 
+        config = self._assignment.config
+        scorer = Builder(config, self._assignment.context(self._state.count)).scorer(config.rewards)
+        await scorer.start()
+        ledger, reporter = RemoteLedger(self._state), RemoteReporter(self._state)
+        drop_equal = self._run.rollout.drop_equal_rewards
+        return RewardRole(self._transport, scorer, self._codec(), ledger, reporter, drop_equal)
 
-def _actor(around: Surroundings) -> list[Role]:
-    from relax_core.dataflow import columns as core
-    from relax_core.dataflow.staleness import Staleness
-    from relax_core.roles.actor import Actor
-    from relax_core.roles.forward import ForwardRole
-    from relax_core.runtimes.serve.remote_ranks import RemoteRanks
+    async def _frozen(self, name: str) -> Role:
+        from relax_core.roles.forward import ForwardRole
 
-    assignment, state, run = around.assignment, around.state, around.assignment.config.run
-    ranks = RemoteRanks(assignment)
-    batches = RemoteBatches(state)
+        return ForwardRole(name, FROZEN[name], self._ranks, lambda: 0, self._transport, self._run.batch)
 
-    def version() -> int:
-        published: int = state("version")
-        return published
+    async def _actor_forward(self) -> Role:
+        from relax_core.dataflow import columns as core
+        from relax_core.roles.forward import ForwardRole
 
-    async def publish() -> None:
-        state("published", *await ranks.publish())
+        ranks, batch = self._ranks, self._run.batch
+        return ForwardRole("actor_fwd", core.OLD_LOGPROBS, ranks, self._version, self._transport, batch, True)
 
-    def report(update: int, metrics: dict[str, float]) -> None:
-        state("report", update, metrics)
+    async def _advantages(self) -> Role:
+        from relax_core.roles.advantages import Advantages
 
-    actor = Actor(
-        assignment.plan,
-        run.batch,
-        ranks,
-        around.transport,
-        batches,
-        version,
-        publish,
-        report,
-        Staleness(run.max_staleness, run.on_stale),
-        assignment.seed,
-    )
-    actor.restore(batches.counters)
-    if assignment.plan.role("actor_fwd") is None:
-        return [actor]
-    forward = ForwardRole("actor_fwd", core.OLD_LOGPROBS, ranks, version, around.transport, run.batch, True)
-    return [forward, actor]
+        return Advantages(self._algorithm(), self._plan.requirements, self._transport, self._run.batch.tasks)
+
+    async def _actor(self) -> Role:
+        from relax_core.dataflow.staleness import Staleness
+        from relax_core.roles.actor import Actor
+
+        batches = RemoteBatches(self._state)
+        actor = Actor(
+            self._plan,
+            self._run.batch,
+            self._ranks,
+            self._transport,
+            batches,
+            self._version,
+            self._publish,
+            self._report,
+            Staleness(self._run.max_staleness, self._run.on_stale),
+            self._assignment.seed,
+        )
+        actor.restore(batches.counters)
+        return actor
+
+    async def _publish(self) -> None:
+        """Where nothing is generated for training, weights are published when somebody is going to evaluate them."""
+        if self._plan.role("rollout") is not None:
+            self._state("published", *await self._ranks.publish())
+
+    def _report(self, update: int, metrics: dict[str, float]) -> None:
+        self._state("report", update, metrics)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from relax_core.api.context import Context
-from relax_core.api.errors import ConfigError, DeadlineExceeded, RelaxError
+from relax_core.api.errors import DeadlineExceeded, RelaxError
 from relax_core.api.transport import Transport
 from relax_core.checkpoint.run_directory import RunDirectory
 from relax_core.checkpoint.store import Checkpoint
@@ -23,11 +23,10 @@ from relax_core.runtimes.serve.cluster import Address, cluster, find_address
 from relax_core.runtimes.serve.engine import RemoteEngine
 from relax_core.runtimes.serve.preflight import preflight
 from relax_core.runtimes.serve.proxies import StateClient
-from relax_core.runtimes.serve.roles import FRONTS
 from relax_core.runtimes.serve.state import Record
 from relax_core.runtimes.serve.supervisor import Supervisor
 from relax_core.runtimes.serve.versions import versions
-from relax_core.runtimes.session import make_probe, open_session
+from relax_core.runtimes.session import make_codec, make_probe, open_session
 from relax_core.transports.memory.config import MemoryTransportConfig
 from relax_core.transports.memory.transport import MemoryTransport
 from relax_core.transports.ray.calls import acall
@@ -70,9 +69,6 @@ class ServeRun(Run):
         self._supervisor: Supervisor | None = None
         self._state: StateClient | None = None
         self._last: StageFacts | None = None
-        planned = {role.name for role in self.plan.roles}
-        if unknown := sorted(planned - {"source"} - {name for names in FRONTS.values() for name in names}):
-            raise ConfigError(f"{config.source}: --runtime serve does not run the role {unknown[0]!r}; use local")
 
     async def _stages(self, path: Path) -> None:
         with cluster(self.config.run.serve.object_store_bytes, self._address):
@@ -117,22 +113,22 @@ class ServeRun(Run):
             self._restore_record(self.checkpoint.state)
         transport = assignment.transport(self._count)
         transport.open(self.plan.columns, self.plan.consumers)
-        codec = self.builder.codec(path)
+        codec = make_codec(self.builder, path, self.plan)
         probe = make_probe(self.config, codec, self.dataset)
         policy = None if self.checkpoint is None else self.checkpoint.policy.resolve()
         capabilities = await supervisor.start_ranks(policy, version, probe)
-        sync = self.config.weight_sync.build(assignment.context(self._count))
-        stack.push_async_callback(sync.close)
-        state("published", *await supervisor.publish())
-        engine = RemoteEngine(assignment, state, capabilities)
-        check_capabilities(engine, self.plan, self.config)
-        self.evaluators = await open_evaluators(self.builder, engine, codec, None, stack)
+        if assignment.generates:
+            sync = self.config.weight_sync.build(assignment.context(self._count))
+            stack.push_async_callback(sync.close)
+            state("published", *await supervisor.publish())
+            engine = RemoteEngine(assignment, state, capabilities)
+            check_capabilities(engine, self.plan, self.config)
+            self.evaluators = await open_evaluators(self.builder, engine, codec, None, stack)
         if self.checkpoint is None:
             self.record.evaluated(await self._evaluate("eval", 0), 0)
         await asyncio.to_thread(supervisor.start_fronts)
         await _first(self._follow(state, transport.depth), supervisor.watch())
-        update = int(self._look(state).counters["updates"])
-        self.record.evaluated(await self._evaluate("eval", update), update)
+        await self._evaluate_trained(int(self._look(state).counters["updates"]), state)
         self._save(state)
 
     async def _follow(self, state: StateClient, depth: Callable[[], Mapping[str, int]]) -> None:
@@ -182,10 +178,17 @@ class ServeRun(Run):
         run = self.config.run
         before = update - self.plan.updates_per_batch
         if run.eval is not None and crossed(run.eval.every, before, update):
-            self.record.evaluated(await self._evaluate("eval", update), update)
+            await self._evaluate_trained(update, state)
         if crossed(run.checkpoint.every, before, update):
             self._save(state)
         state("go_on")
+
+    async def _evaluate_trained(self, update: int, state: StateClient) -> None:
+        """Scores the policy as it is now. Supervised stages publish only when somebody is going to look."""
+        if self.evaluators and self.plan.role("rollout") is None:
+            assert self._supervisor is not None
+            state("published", *await self._supervisor.publish())
+        self.record.evaluated(await self._evaluate("eval", update), update)
 
     def _save(self, state: StateClient) -> None:
         facts = self._look(state)

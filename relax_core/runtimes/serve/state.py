@@ -13,7 +13,7 @@ from relax_core.dataflow.staleness import Admission
 from relax_core.metrics.activity import GENERATING, PAUSED, Activity, Beside
 from relax_core.roles.batches import BatchLog
 from relax_core.roles.source import IssuedTask, Source
-from relax_core.runtimes.length import crossed
+from relax_core.runtimes.length import crossed, groups_needed
 from relax_core.runtimes.record import StageFacts
 from relax_core.runtimes.serve.assignment import STATE, Assignment
 from relax_core.runtimes.serve.process import prepare_process
@@ -309,8 +309,9 @@ class StateActor(RunState):
         dataset = assignment.config.dataset.build(
             assignment.context(lambda name, amount: counted.append((name, amount)))
         )
-        admission = Admission(run.batch.tasks, run.max_staleness)
-        source = Source(dataset, assignment.seed, ledger, admission, run.epochs)
+        admission = Admission(run.batch.tasks, run.max_staleness, run.rollout.surplus)
+        needed = None if run.epochs else groups_needed(assignment.updates, run.batch)
+        source = Source(dataset, assignment.seed, ledger, admission, run.epochs, needed)
         intervals = (run.eval.every if run.eval else 0, run.checkpoint.every)
         super().__init__(
             source,

@@ -1,0 +1,45 @@
+"""The Serve applications of a run, one for each front."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.api import RunTarget
+
+from relax_core.runtimes.serve.assignment import Assignment, application_name
+from relax_core.runtimes.serve.front import Front
+
+FRONT_CPUS = 0.1
+"""Of Ray's CPUs, which are counted and not given: a front waits most of the time."""
+
+
+def start_fronts(assignment: Assignment) -> list[str]:
+    """Starts all applications at once, since a second call would restart every replica; returns their names."""
+    targets = [
+        RunTarget(_deployment(assignment, front), name=application_name(assignment.run_id, front), route_prefix=None)
+        for front in assignment.fronts
+    ]
+    serve.run_many(targets)
+    return [target.name for target in targets]
+
+
+def stop_fronts(applications: Sequence[str]) -> None:
+    """Ends applications, whatever state they are in."""
+    for application in applications:
+        with suppress(RayError, RuntimeError, TimeoutError):
+            serve.delete(application, _blocking=False)
+
+
+def _deployment(assignment: Assignment, front: str) -> Any:
+    deployment: Any = serve.deployment(Front)
+    deployment = deployment.options(
+        num_replicas=1,
+        ray_actor_options={"num_cpus": FRONT_CPUS},
+        health_check_period_s=1.0,
+        health_check_timeout_s=30.0,
+        graceful_shutdown_timeout_s=1.0,
+        graceful_shutdown_wait_loop_s=0.1,
+    )
+    return deployment.bind(assignment.run_id, front)

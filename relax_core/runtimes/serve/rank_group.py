@@ -1,0 +1,86 @@
+"""Ranks that compute together: started together, looked at together, and, if one of them is lost, killed together."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.actor import ActorHandle
+
+from relax_core.api.errors import DeadlineExceeded, RelaxError
+from relax_core.runtimes.serve.actors import kill_actor, start_actor
+from relax_core.runtimes.serve.assignment import Assignment
+from relax_core.runtimes.serve.device import accelerators_of
+from relax_core.runtimes.serve.model_ranks import BESIDE
+from relax_core.transports.ray.calls import ActorLost, acall
+
+
+@dataclass
+class RankGroup:
+    """Actors ``<name>-0``, ``<name>-1``, …: the first leads, and is the one that everybody else calls.
+
+    Args:
+        assignment: What the run does.
+        name: Of the group.
+        kinds: The classes of the ranks, one each.
+    """
+
+    assignment: Assignment
+    name: str
+    kinds: tuple[type, ...]
+    _ranks: list[ActorHandle] = field(default_factory=list)
+
+    @property
+    def leader(self) -> ActorHandle:
+        """The first rank."""
+        return self._ranks[0]
+
+    @property
+    def others(self) -> list[ActorHandle]:
+        """All ranks but the first."""
+        return self._ranks[1:]
+
+    async def start(self, *arguments: Any) -> None:
+        """Starts the processes; returns when ``start(*arguments)`` has, on all of them."""
+        assignment = self.assignment
+        meeting = assignment.directory / f"{self.name}-ranks-{time.time_ns()}"
+        self._ranks = [
+            start_actor(
+                kind,
+                self._name_of(rank),
+                assignment.run_id,
+                *(assignment, rank, meeting),
+                accelerators=accelerators_of(assignment.device),
+                concurrency_groups={BESIDE: 1},
+            )
+            for rank, kind in enumerate(self.kinds)
+        ]
+        timeout = assignment.config.run.serve.start_timeout
+        await asyncio.gather(*(acall(rank, "start", *arguments, timeout=timeout) for rank in self._ranks))
+        meeting.unlink(missing_ok=True)
+
+    async def lost(self) -> RelaxError | None:
+        """Why the group cannot go on: a rank is dead, or has not answered in time although it answers beside work."""
+        timeout = self.assignment.config.run.serve.rank_timeout
+        pings = [acall(rank, "ping", timeout=timeout) for rank in self._ranks]
+        for rank, answer in enumerate(await asyncio.gather(*pings, return_exceptions=True)):
+            if isinstance(answer, (ActorLost, DeadlineExceeded)):
+                return RelaxError(f"{self._name_of(rank)}: {answer}")
+            if isinstance(answer, BaseException):
+                raise answer
+        return None
+
+    async def kill(self) -> None:
+        """Kills every rank, also one that stands still; returns when their names are free."""
+        ranks, self._ranks = self._ranks, []
+        killed = (kill_actor(rank, self._name_of(place), self.assignment.run_id) for place, rank in enumerate(ranks))
+        await asyncio.gather(*killed)
+
+    def stop(self) -> None:
+        """Ends the ranks with the run, whatever state they are in."""
+        for rank in self._ranks:
+            ray.kill(rank)
+
+    def _name_of(self, rank: int) -> str:
+        return f"{self.name}-{rank}"
