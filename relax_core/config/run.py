@@ -200,7 +200,14 @@ class ServeConfig(Config):
     """Ranks and deadlines with `--runtime serve`; another runtime refuses the section."""
 
     actor_ranks: int = Field(2, ge=1, description="Data-parallel ranks of the trainer.")
-    restarts: int = Field(3, ge=0, description="Deaths of one front, or of the engine, that a run survives.")
+    engines: int = Field(1, ge=1, description="Engines, each with a process and weights of its own.")
+    requests_per_engine: int = Field(
+        0,
+        ge=0,
+        description="Requests that an engine has at once; the others wait for the first engine with room. 0: all are "
+        "given to engines as they come.",
+    )
+    restarts: int = Field(3, ge=0, description="Deaths of one front, or of one engine, that a run survives.")
     rank_timeout: float = Field(60.0, gt=0, description="Seconds in which a rank must answer whether it is there.")
     start_timeout: float = Field(600.0, gt=0, description="Seconds in which a rank must have loaded its model.")
     step_timeout: float = Field(

@@ -15,13 +15,17 @@ from relax_core.dataflow.seeds import derive_seed
 STAGE = "main"
 """The only stage that runs on Ray Serve."""
 
-ENGINE = "engine-0"
 STATE = "state"
 
 
 def rank_name(front: str, rank: int) -> str:
     """Name of a process that holds the models of a front."""
     return f"{front}-{rank}"
+
+
+def engine_name(number: int) -> str:
+    """Name of an engine, and of the process that holds it."""
+    return f"engine-{number}"
 
 
 def trainer_name(rank: int) -> str:
@@ -83,6 +87,11 @@ class Assignment:
     def generates(self) -> bool:
         """Whether the run has an engine: for training, or for evaluations."""
         return self.plan.role("rollout") is not None or bool(self.config.eval_sets)
+
+    @property
+    def engines(self) -> list[str]:
+        """Names of the engines."""
+        return [engine_name(number) for number in range(self.config.run.serve.engines if self.generates else 0)]
 
     @property
     def temperature(self) -> float:

@@ -1,31 +1,39 @@
-"""The engine of a run: a rank that holds it, and what everybody else has in its place."""
+"""An engine of a run: the rank that holds it, and what everybody else has in its place."""
 
 import asyncio
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import ray
 from ray.actor import ActorHandle
 
 from relax_core.api.engine import Capability, Engine, GenerateRequest, Generation, Health
-from relax_core.api.errors import DeadlineExceeded, RelaxError
+from relax_core.api.errors import RelaxError
 from relax_core.api.weights import Acknowledgement, Bucket, Manifest
-from relax_core.runtimes.serve.assignment import ENGINE, Assignment
+from relax_core.runtimes.serve.assignment import Assignment
 from relax_core.runtimes.serve.proxies import StateClient
-from relax_core.transports.ray.calls import ActorLost, acall, find_actor
+from relax_core.transports.ray.calls import CALL_SECONDS, ActorLost, ActorUnavailable, acall, find_actor
+
+logger = logging.getLogger(__name__)
 
 Outcome = Generation | RelaxError
+RECONNECT_SECONDS = 1.0
+"""Before a call is made again to a rank whose connection broke."""
 
 
 class EngineRank:
-    """Holds the engine, in a process of its own. Every call may be repeated by a caller that has not heard the answer.
+    """Holds an engine, in a process of its own. Every call may be repeated by a caller that has not heard the answer.
 
     Args:
         assignment: What the run does.
+        name: Of the engine.
     """
 
-    def __init__(self, assignment: Assignment) -> None:
+    def __init__(self, assignment: Assignment, name: str) -> None:
         self._assignment = assignment
+        self._name = name
         self._engine: Engine | None = None
         self._running: dict[str, asyncio.Task[Outcome]] = {}
         self._acknowledged: Acknowledgement | None = None
@@ -36,7 +44,8 @@ class EngineRank:
 
         assignment = self._assignment
         prepare_device(assignment)
-        context = assignment.context(StateClient(assignment.run_id).count)
+        self._state = StateClient(assignment.run_id)
+        context = assignment.context(self._state.count)
         engine: Engine = assignment.config.engine.build(context)
         await engine.start()
         newest = assignment.config.weight_sync.build(context).newest()
@@ -45,14 +54,17 @@ class EngineRank:
         self._engine = engine
         return engine.capabilities
 
-    async def generate(self, requests: Sequence[GenerateRequest]) -> list[Outcome]:
-        """One outcome per request; a request of a key that is in flight is the same request once more."""
+    async def generate(self, requests: Sequence[GenerateRequest]) -> tuple[list[Outcome], int]:
+        """One outcome per request, and the engine's generated tokens.
+
+        A request of a key that is in flight is the same request once more.
+        """
         for request in requests:
             if request.key not in self._running:
                 self._running[request.key] = asyncio.create_task(self._outcome(request))
         tasks = [self._running[request.key] for request in requests]
         outcomes = await asyncio.gather(*(asyncio.shield(task) for task in tasks))
-        return list(outcomes)
+        return list(outcomes), self._started.generated_tokens
 
     async def receive(self, manifest: Manifest, buckets: Iterable[Bucket]) -> None:
         """See :meth:`Engine.receive`; a version that is here already need not be received."""
@@ -60,9 +72,18 @@ class EngineRank:
             await self._started.receive(manifest, buckets)
 
     async def update(self, manifest: Manifest, buckets: Iterable[Bucket]) -> Acknowledgement:
-        """See :meth:`Engine.update`; a version that is here already is acknowledged again."""
+        """See :meth:`Engine.update`; a version that is here already is acknowledged again.
+
+        An engine that cannot take a publication over is of no use any more: the rank ends, and is replaced.
+        """
         if self._acknowledged is None or self._acknowledged.version != manifest.version:
-            self._acknowledged = await self._started.update(manifest, buckets)
+            try:
+                self._acknowledged = await self._started.update(manifest, buckets)
+            except RelaxError as error:
+                logger.exception("%s ends: it does not take version %d", self._name, manifest.version)
+                await acall(self._state.actor, "tell", "event", "engine_failed", f"{self._name}: {error}")
+                ray.actor.exit_actor()
+                raise  # not reached: the line above ends the process
         return self._acknowledged
 
     async def abort(self, keys: Sequence[str] | None = None) -> None:
@@ -85,11 +106,11 @@ class EngineRank:
         """See :meth:`Engine.restore`."""
         await self._started.restore()
 
-    async def health(self) -> Health:
-        """See :meth:`Engine.health`; an engine that is still loading is healthy."""
+    async def health(self) -> tuple[Health, int]:
+        """See :meth:`Engine.health`, and the engine's generated tokens; one that is still loading is healthy."""
         if self._engine is None:
-            return Health(True, 0, 0, 0, "loading")
-        return await self._engine.health()
+            return Health(True, 0, 0, 0, "loading"), 0
+        return await self._engine.health(), self._engine.generated_tokens
 
     async def close(self) -> None:
         """See :meth:`Engine.close`."""
@@ -99,7 +120,7 @@ class EngineRank:
     @property
     def _started(self) -> Engine:
         if self._engine is None:
-            raise RelaxError(f"{ENGINE}: still loading")
+            raise RelaxError(f"{self._name}: still loading")
         return self._engine
 
     async def _outcome(self, request: GenerateRequest) -> Outcome:
@@ -113,32 +134,46 @@ class EngineRank:
 
 @dataclass
 class _Waiting:
-    """Requests that were made in one turn of the event loop; they travel in one call."""
+    """Requests of one prompt that were made in one turn of the event loop; they travel in one call."""
 
     requests: list[GenerateRequest] = field(default_factory=list)
     results: list[asyncio.Future[Generation]] = field(default_factory=list)
 
 
 class RemoteEngine(Engine):
-    """The run's engine, from afar. When its rank dies, calls wait for the next one and are made again.
+    """An engine of the run, from afar.
+
+    When its rank dies, calls of the patient wait for the next one and are made again. Those of others fail at once:
+    they know of another engine.
 
     Args:
         assignment: What the run does.
         state: Knows which life the rank is in.
+        name: Of the engine.
         capabilities: What the rank said of itself, for whoever asks.
+        patient: Whether a call waits for the rank's next life.
     """
 
     def __init__(
-        self, assignment: Assignment, state: StateClient, capabilities: frozenset[Capability] = frozenset()
+        self,
+        assignment: Assignment,
+        state: StateClient,
+        name: str,
+        capabilities: frozenset[Capability] = frozenset(),
+        patient: bool = True,
     ) -> None:
         self.capabilities = capabilities
         self._run_id = assignment.run_id
         self._state = state
+        self._name = name
         self._timeouts = assignment.config.run.timeouts
-        self._start_timeout = assignment.config.run.serve.start_timeout
+        self._start_timeout = assignment.config.run.serve.start_timeout if patient else 0.0
+        self._rank_timeout = assignment.config.run.serve.rank_timeout
+        self._patient = patient
         self._actor: ActorHandle | None = None
         self._life = 0
-        self._waiting = _Waiting()
+        self._generated: dict[int, int] = {}
+        self._waiting: dict[tuple[int, ...], _Waiting] = {}
         self._calls: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -146,11 +181,12 @@ class RemoteEngine(Engine):
 
     async def generate(self, request: GenerateRequest) -> Generation:
         loop = asyncio.get_running_loop()
-        if not self._waiting.requests:
+        if not self._waiting:
             loop.call_soon(self._send)
         result: asyncio.Future[Generation] = loop.create_future()
-        self._waiting.requests.append(request)
-        self._waiting.results.append(result)
+        together = self._waiting.setdefault(request.prompt_ids, _Waiting())
+        together.requests.append(request)
+        together.results.append(result)
         try:
             return await result
         except asyncio.CancelledError:
@@ -181,22 +217,30 @@ class RemoteEngine(Engine):
         await self._call("restore")
 
     async def health(self) -> Health:
-        health: Health = await self._call("health")
+        """That of the engine; of one whose rank is dead the patient hear in its next life, others that it is."""
+        try:
+            health, tokens = await self._call("health", timeout=self._rank_timeout)
+        except ActorLost as error:
+            return Health(False, 0, 0, 0, str(error))
+        self._count_tokens(tokens)
+        assert isinstance(health, Health)
         return health
 
     async def close(self) -> None:
         """The controller ends the rank."""
 
     def _send(self) -> None:
-        waiting, self._waiting = self._waiting, _Waiting()
-        task = asyncio.create_task(self._generate(waiting))
-        self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
+        waiting, self._waiting = self._waiting, {}
+        for together in waiting.values():
+            task = asyncio.create_task(self._generate(together))
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
 
     async def _generate(self, waiting: _Waiting) -> None:
         outcomes: Sequence[Outcome]
         try:
-            outcomes = await self._call("generate", waiting.requests, timeout=self._timeouts.generation)
+            outcomes, tokens = await self._call("generate", waiting.requests, timeout=self._timeouts.generation)
+            self._count_tokens(tokens)
         except RelaxError as error:
             outcomes = [error] * len(waiting.requests)
         for result, outcome in zip(waiting.results, outcomes, strict=True):
@@ -207,20 +251,30 @@ class RemoteEngine(Engine):
             else:
                 result.set_result(outcome)
 
+    def _count_tokens(self, in_this_life: int) -> None:
+        self._generated[self._life] = in_this_life
+        self.generated_tokens = sum(self._generated.values())
+
     async def _call(self, method: str, *arguments: Any, timeout: float | None = None) -> Any:
         while True:
             actor = self._actor or await self._next()
             try:
                 return await acall(actor, method, *arguments, timeout=timeout or self._timeouts.weight_sync)
+            except ActorUnavailable:
+                if not self._patient:
+                    raise
+                await asyncio.sleep(RECONNECT_SECONDS)
             except ActorLost:
                 self._actor = None
+                if not self._patient:
+                    raise
 
     async def _next(self) -> ActorHandle:
         """The rank, once it is in a life that this object has not seen end."""
         wait = self._start_timeout
-        life: int = await acall(self._state.actor, "life", ENGINE, self._life, wait, timeout=wait + 60)
+        life: int = await acall(self._state.actor, "life", self._name, self._life, wait, timeout=wait + CALL_SECONDS)
         if life <= self._life:
-            raise DeadlineExceeded(f"{ENGINE} died and did not serve again within {wait:g} s")
+            raise ActorLost(f"{self._name} is dead, and its next life has not begun within {wait:g} s")
         self._life = life
-        self._actor = find_actor(ENGINE, self._run_id)
+        self._actor = find_actor(self._name, self._run_id)
         return self._actor

@@ -1,5 +1,6 @@
-"""The life of the engine's rank: started, asked whether it goes on, replaced when it does not."""
+"""The lives of the engines' ranks: started, asked whether they go on, replaced one by one when they do not."""
 
+import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -9,61 +10,117 @@ import ray
 from relax_core.api.engine import Capability
 from relax_core.api.errors import DeadlineExceeded, RelaxError
 from relax_core.runtimes.serve.actors import CLOSE_SECONDS, kill_actor, start_actor
-from relax_core.runtimes.serve.assignment import ENGINE, Assignment
+from relax_core.runtimes.serve.assignment import Assignment
 from relax_core.runtimes.serve.device import accelerators_of
 from relax_core.runtimes.serve.engine import EngineRank
 from relax_core.runtimes.serve.proxies import StateClient
 from relax_core.transports.ray.calls import ActorLost, acall, call
 
+CALLS = 2**14
+"""Calls that a rank answers at a time: each group of a batch is one, and a look must still get through."""
 
-@dataclass
+
 class EngineRanks:
-    """Owns the engine's actor.
+    """Owns the engines' actors, ``engine-0``, ``engine-1``, ….
 
     Args:
         assignment: What the run does.
         state: Is told who lives, and who was started again.
     """
 
-    assignment: Assignment
-    state: StateClient
-    deaths: int = 0
-    _actor: Any = None
+    def __init__(self, assignment: Assignment, state: StateClient) -> None:
+        self._ranks = [Rank(assignment, state, name) for name in assignment.engines]
 
     async def start(self) -> frozenset[Capability]:
-        """Starts the rank; returns when it serves, with what it can do."""
-        assignment = self.assignment
-        accelerators = accelerators_of(assignment.device)
-        self._actor = start_actor(EngineRank, ENGINE, assignment.run_id, assignment, accelerators=accelerators)
-        timeout = assignment.config.run.serve.start_timeout
-        capabilities: frozenset[Capability] = await acall(self._actor, "start", timeout=timeout)
-        await acall(self.state.actor, "alive", ENGINE, self.deaths + 1)
+        """Starts all ranks; returns when they serve, with what they can do."""
+        capabilities, *_ = await asyncio.gather(*(rank.start() for rank in self._ranks))
         return capabilities
 
     async def look(self) -> None:
-        """Asks whether it goes on; an engine that is dead or hangs is replaced.
+        """Asks all whether they go on. One that is dead, hangs or is not healthy is replaced beside the others.
 
         Raises:
-            RelaxError: It died too often.
+            RelaxError: One died too often.
         """
-        try:
-            await acall(self._actor, "health", timeout=self.assignment.config.run.serve.rank_timeout)
-        except (ActorLost, DeadlineExceeded) as error:
-            await self._replace(error)
+        await asyncio.gather(*(rank.look() for rank in self._ranks))
 
     def stop(self) -> None:
-        """Ends the rank, whatever state it is in."""
+        """Ends all ranks, whatever state they are in."""
+        for rank in self._ranks:
+            rank.stop()
+
+
+@dataclass
+class Rank:
+    """One engine's actor, in one of its lives.
+
+    Args:
+        assignment: What the run does.
+        state: Is told when it lives.
+        name: Of the engine.
+    """
+
+    assignment: Assignment
+    state: StateClient
+    name: str
+    deaths: int = 0
+    _actor: Any = None
+    _replacement: asyncio.Task[None] | None = None
+
+    async def start(self) -> frozenset[Capability]:
+        """Starts the actor; returns when it serves, with what it can do."""
+        run_id, accelerators = self.assignment.run_id, accelerators_of(self.assignment.device)
+        options: dict[str, Any] = {"accelerators": accelerators, "max_concurrency": CALLS}
+        self._actor = start_actor(EngineRank, self.name, run_id, self.assignment, self.name, **options)
+        timeout = self.assignment.config.run.serve.start_timeout
+        capabilities: frozenset[Capability] = await acall(self._actor, "start", timeout=timeout)
+        await acall(self.state.actor, "alive", self.name, self.deaths + 1)
+        return capabilities
+
+    async def look(self) -> None:
+        """Asks whether it goes on, and begins to replace it if not. What a replacement raised is raised here."""
+        if self._replacement is not None:
+            if self._replacement.done():
+                self._replacement.result()
+                self._replacement = None
+            return
+        cause = await self._trouble()
+        if cause:
+            self._replacement = asyncio.create_task(self._replace(cause))
+
+    def stop(self) -> None:
+        """Ends the actor."""
+        if self._replacement is not None:
+            self._replacement.cancel()
         if self._actor is None:
             return
         with suppress(RelaxError):
             call(self._actor, "close", timeout=CLOSE_SECONDS)
         ray.kill(self._actor)
 
-    async def _replace(self, cause: RelaxError) -> None:
-        self.deaths += 1
+    async def _trouble(self) -> str:
+        """Why it must be replaced, or nothing."""
+        try:
+            await acall(self._actor, "health", timeout=self.assignment.config.run.serve.rank_timeout)
+        except (ActorLost, DeadlineExceeded) as error:
+            return str(error)
+        return ""
+
+    async def _replace(self, cause: str) -> None:
+        """Starts it anew, again if it dies while it starts.
+
+        Raises:
+            RelaxError: It died too often.
+        """
         allowed = self.assignment.config.run.serve.restarts
-        if self.deaths > allowed:
-            raise RelaxError(f"{ENGINE} died {self.deaths} times, serve.restarts is {allowed}; the last time: {cause}")
-        await acall(self.state.actor, "restarted", ENGINE, str(cause))
-        await kill_actor(self._actor, ENGINE, self.assignment.run_id)
-        await self.start()
+        while cause:
+            self.deaths += 1
+            if self.deaths > allowed:
+                raise RelaxError(f"{self.name} died {self.deaths} times, serve.restarts is {allowed}; at last: {cause}")
+            await acall(self.state.actor, "restarted", self.name, cause)
+            await kill_actor(self._actor, self.name, self.assignment.run_id)
+            cause = ""
+            try:
+                await self.start()
+            except (ActorLost, DeadlineExceeded) as error:
+                cause = str(error)

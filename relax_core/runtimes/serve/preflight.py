@@ -41,7 +41,8 @@ def preflight(config: RunConfig, plan: Plan, device: str, directory: Path) -> No
     weights = {
         name: _weights(model.folder) for name, model in (("policy", run.model), ("teacher", run.teacher)) if model
     }
-    settings = {"mode": run.mode, "serve.actor_ranks": run.serve.actor_ranks, "device": device}
+    ranks = {"serve.actor_ranks": run.serve.actor_ranks, "serve.engines": run.serve.engines}
+    settings = {"mode": run.mode, **ranks, "device": device}
     needed = needs(plan, run, accelerators_of(device), weights)
     check_resources(needed, ray.cluster_resources(), ray.available_resources(), settings)
 

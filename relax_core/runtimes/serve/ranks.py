@@ -15,7 +15,6 @@ from relax_core.api.trainer import Sums, Trainer
 from relax_core.api.transport import Lease
 from relax_core.dataflow.batching import UpdatePlan
 from relax_core.runtimes.components import Builder
-from relax_core.runtimes.serve.assignment import ENGINE
 from relax_core.runtimes.serve.device import accelerators_of
 from relax_core.runtimes.serve.engine import RemoteEngine
 from relax_core.runtimes.serve.model_ranks import ModelRank
@@ -71,7 +70,7 @@ class LeadingRank(TrainerRank):
         """Meets the others, and goes on from the version that was published last."""
         run = self._assignment.config.run
         context = self._assignment.context(self._state.count)
-        engines = {ENGINE: RemoteEngine(self._assignment, self._state)} if self._assignment.generates else {}
+        engines = {name: RemoteEngine(self._assignment, self._state, name) for name in self._assignment.engines}
         sync = self._assignment.config.weight_sync.build(context)
         every = max(run.probe.every, 1)
         self._others = others

@@ -64,7 +64,9 @@ def needs(plan: Plan, run: RunSections, accelerators: int, weights: Mapping[str,
 def _holders(front: str, run: RunSections) -> int:
     if front == "actor":
         return run.serve.actor_ranks
-    return 1 if front in {*FROZEN, "rollout"} else 0
+    if front == "rollout":
+        return run.serve.engines
+    return 1 if front in FROZEN else 0
 
 
 def check_resources(

@@ -101,12 +101,12 @@ class RoleBuilder:
     async def _rollout(self) -> Role:
         from relax_core.roles.rollout import Rollout
         from relax_core.runtimes.components import sampling_parameters
-        from relax_core.runtimes.serve.engine import RemoteEngine
+        from relax_core.runtimes.serve.fleet import open_fleet
 
         run = self._run
         return Rollout(
             RemoteSource(self._state),
-            RemoteEngine(self._assignment, self._state),
+            await open_fleet(self._assignment, self._state, tells=True),
             self._transport,
             self._codec(),
             RemoteLedger(self._state),

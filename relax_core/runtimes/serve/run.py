@@ -20,7 +20,7 @@ from relax_core.runtimes.record import StageFacts
 from relax_core.runtimes.run import Run
 from relax_core.runtimes.serve.assignment import Assignment
 from relax_core.runtimes.serve.cluster import Address, cluster, find_address
-from relax_core.runtimes.serve.engine import RemoteEngine
+from relax_core.runtimes.serve.fleet import open_fleet
 from relax_core.runtimes.serve.preflight import preflight
 from relax_core.runtimes.serve.proxies import StateClient
 from relax_core.runtimes.serve.state import Record
@@ -121,7 +121,8 @@ class ServeRun(Run):
             sync = self.config.weight_sync.build(assignment.context(self._count))
             stack.push_async_callback(sync.close)
             state("published", *await supervisor.publish())
-            engine = RemoteEngine(assignment, state, capabilities)
+            engine = await open_fleet(assignment, state, capabilities)
+            stack.push_async_callback(engine.close)
             check_capabilities(engine, self.plan, self.config)
             self.evaluators = await open_evaluators(self.builder, engine, codec, None, stack)
         if self.checkpoint is None:

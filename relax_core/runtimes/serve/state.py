@@ -67,6 +67,7 @@ class RunState:
         self._starts: Counter[str] = Counter()
         self._lives: dict[str, int] = {}
         self._rollouts: dict[int, tuple[int, float]] = {}
+        self._engines: Mapping[str, float] = {}
         self._activity = Activity()
         self._generating = False
 
@@ -179,6 +180,7 @@ class RunState:
             stages = Counter(self._ledger.pending.values())
             waiting = {"running": stages["issued"], "queued": stages["generated"]}
             metrics |= {f"rollout/{stage}_groups": float(count) for stage, count in waiting.items()}
+            metrics |= self._engines
             self._put(Record("report", (update, {**metrics, "mismatch/probe_max": self._probe_gap})))
 
     def rolled_out(self, life: int, tokens: int, seconds: float, generating: bool = False) -> None:
@@ -194,6 +196,11 @@ class RunState:
         """What went on beside the actor up to a time, as far as it has been told."""
         with self._changed:
             return self._activity.totals(until)
+
+    def engines(self, metrics: Mapping[str, float]) -> None:
+        """What the rollout knows of its engines now; told with the next update."""
+        with self._changed:
+            self._engines = metrics
 
     def tell(self, kind: str, *arguments: Any) -> None:
         """Puts a record into the controller's queue."""

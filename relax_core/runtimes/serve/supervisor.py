@@ -116,10 +116,10 @@ class Supervisor:
             ray.kill(self._state)
 
     def _check_accelerators(self) -> None:
-        ranks = self.assignment.config.run.serve.actor_ranks + self.assignment.generates
+        ranks = self.assignment.config.run.serve.actor_ranks + len(self.assignment.engines)
         needed = accelerators_of(self.assignment.device) * ranks
         there = int(ray.cluster_resources().get("GPU", 0))
         if needed > there:
             raise ConfigError(
-                f"serve.actor_ranks: with the engine {needed} accelerators are needed, and the cluster has {there}"
+                f"serve.actor_ranks: with engines {needed} accelerators are needed, and the cluster has {there}"
             )
