@@ -64,6 +64,12 @@ def relax_weight_syncs() -> list[Component]:
             "relax_core.weight_syncs.disk.config:DiskWeightSyncConfig",
             "Files that trainer and engines can both read.",
         ),
+        Component(
+            "shm",
+            "relax_core.weight_syncs.shm.sync:ShmWeightSync",
+            "relax_core.weight_syncs.shm.config:ShmWeightSyncConfig",
+            "Memory that engines in other processes of the host map.",
+        ),
     ]
 
 

@@ -12,6 +12,7 @@ from relax_core.config.run_config import RunConfig
 from relax_core.config.selection import Selected
 from relax_core.config.validation import show
 from relax_core.dataflow.columns import TEACHER_LOGPROBS
+from relax_core.dataflow.placement import publishes_beside
 from relax_core.dataflow.plan import FROZEN
 
 Finding = tuple[Key, str]
@@ -31,6 +32,7 @@ def check(config: RunConfig) -> Iterator[Finding]:
         yield from _check_supervised(config)
     else:
         yield from _check_rollout(config, requirements)
+        yield from _check_publication(config)
     yield from _check_evaluation(config)
     yield from _check_schedule(config.trainer)
     if config.warmup_algorithm is not None:
@@ -101,6 +103,16 @@ def _check_mode(run: RunSections) -> Iterator[Finding]:
             yield ("rollout", "mask_older_tokens"), f"true {one_version}"
         if run.on_stale != "drop":
             yield ("on_stale",), f"{run.on_stale} {one_version}"
+
+
+def _check_publication(config: RunConfig) -> Iterator[Finding]:
+    run = config.run
+    if run.publication.overlap and not publishes_beside(config.plan(), run.max_staleness, True):
+        why = "max_staleness is 0" if run.mode != "colocate" else "in mode colocate engine and trainer take turns"
+        yield ("publication", "overlap"), f"true is not possible: {why}"
+    if "host" in _changed(run.publication) and not run.publication.service:
+        value = show(run.publication.host, ("publication", "host"))
+        yield ("publication", "host"), f"{value} would be ignored: publication.service is false"
 
 
 def _check_streaming(config: RunConfig, requirements: Requirements) -> Iterator[Finding]:
@@ -182,6 +194,7 @@ def _check_supervised(config: RunConfig) -> Iterator[Finding]:
     unused: list[tuple[str, Config]] = [("sampling", run.sampling), ("rollout", run.rollout)]
     if not config.eval_sets:
         unused += [("engine", config.engine.config), ("weight_sync", config.weight_sync.config), ("probe", run.probe)]
+        unused += [("publication", run.publication)]
     changed = {(section, key): value for section, model in unused for key, value in _changed(model).items()}
     if "samples_per_task" in _changed(run.batch):
         changed["batch", "samples_per_task"] = run.batch.samples_per_task

@@ -184,6 +184,28 @@ class ProbeConfig(Config):
     on_mismatch: Literal["fail", "warn"] = "fail"
 
 
+class PublicationConfig(Config):
+    """How weights reach engines, whatever carries them."""
+
+    overlap: bool | None = Field(
+        None,
+        description="The trainer goes on with the next batch while engines take its weights over. Absent: where "
+        "engines are apart from the trainer and `max_staleness` is above 0; elsewhere it is not possible.",
+    )
+    delta: bool = Field(
+        False,
+        description="Send only the elements whose bits changed since the publication before; everything where that is "
+        "not less, and to engines that do not have it. The trainer's host keeps a copy of the weights.",
+    )
+    verify: bool = Field(True, description="Engines compare all bytes with their checksums before they take them over.")
+    service: bool = Field(
+        False,
+        description="Offer the newest weights, and who has which, over HTTP: for `relax weights`, and for engines that "
+        "are no part of the run.",
+    )
+    host: str = Field("127.0.0.1", description="Address that the service listens on; its port is chosen by the system.")
+
+
 class TimeoutConfig(Config):
     """Deadlines in seconds; each names what it waited for when it passes."""
 
@@ -254,6 +276,7 @@ class RunSections(Config):
     warmup: WarmupConfig = WarmupConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     record: RecordConfig = RecordConfig()
+    publication: PublicationConfig = PublicationConfig()
     probe: ProbeConfig = ProbeConfig()
     timeouts: TimeoutConfig = TimeoutConfig()
     serve: ServeConfig = ServeConfig()

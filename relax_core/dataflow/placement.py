@@ -47,6 +47,17 @@ def generates_apart(plan: Plan) -> bool:
     return rollout is not None and actor is not None and rollout.device_group != actor.device_group
 
 
+def publishes_beside(plan: Plan, max_staleness: int, wanted: bool | None) -> bool:
+    """Whether weights may travel to engines while the next batch is trained.
+
+    Args:
+        plan: With the device groups of a mode.
+        max_staleness: At 0 no next batch begins before the weights have arrived.
+        wanted: As configured; ``None`` is wherever it is possible.
+    """
+    return generates_apart(plan) and max_staleness > 0 and wanted is not False
+
+
 def lanes(plan: Plan) -> list[list[str]]:
     """Names of the roles that work one after the other, in the order data flows; the lane of the actor is the last.
 

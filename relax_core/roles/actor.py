@@ -23,7 +23,7 @@ from relax_core.dataflow.staleness import Staleness
 from relax_core.metrics.activity import Beside, DataWait
 from relax_core.metrics.update import update_metrics
 from relax_core.roles.batches import COUNTERS
-from relax_core.roles.collaborators import Batches
+from relax_core.roles.collaborators import Batches, Publications
 from relax_core.roles.lease import held
 from relax_core.roles.ranks import Ranks
 from relax_core.roles.role import Progress, Role
@@ -52,6 +52,7 @@ class Actor(Role):
         recorder: Keeps whole batches; ``None`` keeps none.
         generated_tokens: What the engine has generated so far, to see how much of it is done during updates.
         beside: What went on beside the actor up to a time, to see what it waits for.
+        publications: What ``publish`` has begun and left going on; ``None`` where it leaves nothing.
     """
 
     name = "actor"
@@ -71,6 +72,7 @@ class Actor(Role):
         recorder: BatchRecorder | None = None,
         generated_tokens: Callable[[], int] = lambda: 0,
         beside: Callable[[float], Beside] = lambda until: Beside(),
+        publications: Publications | None = None,
     ) -> None:
         self._plan = plan
         self._batch = batch
@@ -85,6 +87,7 @@ class Actor(Role):
         self._recorder = recorder
         self._generated_tokens = generated_tokens
         self._data_wait = DataWait(beside)
+        self._publications = publications
         self.training = False
         """Whether weights are being changed or published: until then, nothing has happened that cannot be undone."""
         self.updates = 0
@@ -96,12 +99,13 @@ class Actor(Role):
     async def step(self) -> Progress:
         """Trains on the next batch if it is complete."""
         self.wait()
+        await self._take_back()
         try:
             lease = self._transport.take(self.name, self._batch.tasks, self._batch.tasks, self.patience)
         except EndOfStream:
             return Progress.DONE
         if lease is None:
-            return Progress.IDLE
+            return self._without_rows()
         groups = tuple(dict.fromkeys(lease.table.groups.tolist()))
         repeated = lease.attempt > 1
         if not (repeated and groups == self._batches.finished):
@@ -116,6 +120,20 @@ class Actor(Role):
         self.training = False
         self.wait()
         return Progress.WORKED
+
+    async def settled(self) -> None:
+        """Returns when the publication that goes on has ended."""
+        if self._publications is not None:
+            await self._publications.ended()
+
+    async def _take_back(self) -> None:
+        """A publication that has failed meanwhile is this role's failure."""
+        if self._publications is not None and not self._publications.sending:
+            await self._publications.settled()
+
+    def _without_rows(self) -> Progress:
+        """Groups that are not admitted before engines have the weights may be all that is missing."""
+        return Progress.BUSY if self._publications is not None and self._publications.sending else Progress.IDLE
 
     def wait(self) -> None:
         """From now on there is nothing to do, until there are rows: a runtime says so when the stage begins."""
@@ -139,7 +157,8 @@ class Actor(Role):
         await self._finish(record, updates)
 
     async def _finish(self, record: BatchRecord | None, updates: tuple[UpdatePlan, ...]) -> None:
-        """Publishes what was trained, and only then lets the source replace its groups: see Admission."""
+        """Publishes what was trained, and only then lets the source replace its groups: see Admission. Where the
+        publication goes on beside, the source counts them until it has arrived."""
         with self.timeline.span(self.name, "publish", version=self._version() + 1):
             await self._publish()
         self.batches += 1

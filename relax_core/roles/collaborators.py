@@ -53,6 +53,20 @@ class Reporter(Protocol):
         """Adds to a counter."""
 
 
+class Publications(Protocol):
+    """Weights on their way to engines, beside training; see :class:`relax_core.weights.publisher.Publisher`."""
+
+    @property
+    def sending(self) -> bool:
+        """Whether something is still on its way."""
+
+    async def ended(self) -> None:
+        """Returns when nothing is on its way any more, however it ended."""
+
+    async def settled(self) -> None:
+        """As :meth:`ended`, and raises what it failed with."""
+
+
 class Batches(Protocol):
     """Remembers what the actor has begun and finished; see :class:`relax_core.roles.batches.BatchLog`."""
 

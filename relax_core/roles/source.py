@@ -1,7 +1,7 @@
 """The source hands out tasks, each once per epoch, in an order that only the seed decides."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,6 +37,8 @@ class Source:
         admission: How many groups may be under way.
         epochs: Passes over the dataset; ``None`` is without end.
         needed: Groups to be trained on in all; no task is issued that would be one too many. ``None``: no limit.
+        in_publication: Groups of a batch that is trained, and whose weights have not reached every engine: they count
+            as queued, or groups would start under weights that are one version older than the bound allows.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Source:
         admission: Admission,
         epochs: int | None = None,
         needed: int | None = None,
+        in_publication: Callable[[], int] = lambda: 0,
     ) -> None:
         self._dataset = dataset
         self._seed = seed
@@ -54,6 +57,7 @@ class Source:
         self._admission = admission
         self._epochs = epochs
         self._needed = needed
+        self._in_publication = in_publication
         self._issued = 0
         self._open: dict[int, IssuedTask] = {}
         self._order: tuple[int, IntArray] | None = None
@@ -66,7 +70,7 @@ class Source:
     @property
     def complete(self) -> bool:
         """Whether the next batches have all their groups: what still runs is surplus."""
-        return self._admission.complete(self._stages()["generated"])
+        return self._admission.complete(self._stages()["generated"] + self._in_publication())
 
     def admitted(self, patience: float = 0.0) -> list[IssuedTask]:
         """All tasks that may start now, issued; without waiting, since nothing changes while a caller waits here.
@@ -75,7 +79,7 @@ class Source:
             RelaxError: The dataset failed; names the task.
         """
         stages = self._stages()
-        room = self._admission.room(stages["issued"], stages["generated"])
+        room = self._admission.room(stages["issued"], stages["generated"] + self._in_publication())
         if self._needed is not None:
             counts = self._ledger.counts()
             room = min(room, self._needed - counts["trained"] - counts["pending"])

@@ -50,6 +50,7 @@ class StreamingActor(Actor):
     async def step(self) -> Progress:
         """Adds what is ready to the batch; makes the update when it is complete or will grow no more."""
         self.wait()
+        await self._take_back()
         missing = self._batch.tasks - self._groups
         try:
             lease = self._transport.take(self.name, 1, missing, self.patience)
@@ -61,7 +62,7 @@ class StreamingActor(Actor):
             self._go_on()
             await self._add(lease)
         elif not self._pieces or self._grows(self._groups):
-            return Progress.IDLE
+            return self._without_rows()
         if self._groups == self._batch.tasks or lease is None:
             self._go_on()
             await self._complete()

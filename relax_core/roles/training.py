@@ -1,7 +1,7 @@
 """What a rank does: fetches its rows by id, and puts them through its trainer."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -15,6 +15,7 @@ from relax_core.api.transport import Lease, Transport
 from relax_core.dataflow.batching import UpdatePlan
 from relax_core.dataflow.columns import FOR_PEOPLE
 from relax_core.dataflow.plan import Plan
+from relax_core.metrics.timeline import NO_TIMELINE, Timeline
 from relax_core.roles.objective import Objective
 from relax_core.roles.ranks import Ranks
 from relax_core.roles.recorder import BatchRecorder
@@ -34,6 +35,7 @@ class TrainingRank:
         temperature: Temperature of every log-probability.
         rank: Which of the update's ranks this one is.
         recorder: Keeps what the trainer computes; ``None`` keeps nothing.
+        timeline: Told when the rank fetched and computed.
     """
 
     plan: Plan
@@ -43,6 +45,7 @@ class TrainingRank:
     temperature: float
     rank: int = 0
     recorder: BatchRecorder | None = None
+    timeline: Timeline = NO_TIMELINE
 
     def __post_init__(self) -> None:
         """Refuses an algorithm that needs more than the trainer computes."""
@@ -53,28 +56,33 @@ class TrainingRank:
     def accumulate(self, lease: Lease, update: UpdatePlan) -> Sums:
         """Adds the gradients of this rank's micro-batches."""
         batches = self._micro_batches(lease, update)
-        if self.recorder is None:
-            return self.trainer.accumulate(batches, self.objective)
-        return self.recorder.accumulate(batches, self.objective, self.trainer.accumulate)
+        with self.timeline.span(lease.consumer, "accumulate"):
+            if self.recorder is None:
+                return self.trainer.accumulate(batches, self.objective)
+            return self.recorder.accumulate(batches, self.objective, self.trainer.accumulate)
 
     def forward(self, lease: Lease, update: UpdatePlan, column: ColumnSpec, version: int) -> None:
         """Writes the column for this rank's rows."""
         batches = self._micro_batches(lease, update)
-        batches = [batch for batch in batches if len(batch.table)]
+        if not self.trainer.collective:  # otherwise ranks compute together, also those without a row
+            batches = [batch for batch in batches if len(batch.table)]
         if not batches:
             return
-        computed = self.trainer.forward(batches, frozenset({"logprobs"}))["logprobs"]
+        with self.timeline.span(lease.consumer, "forward"):
+            computed = self.trainer.forward(batches, frozenset({"logprobs"}))["logprobs"]
         ids = np.concatenate([batch.table.ids for batch in batches])
-        self.transport.write(ids, [Column(column, computed.values, computed.offsets)], version, lease.attempt > 1)
+        if len(ids):
+            self.transport.write(ids, [Column(column, computed.values, computed.offsets)], version, lease.attempt > 1)
 
     def _micro_batches(self, lease: Lease, update: UpdatePlan) -> list[MicroBatch]:
         role = self.plan.role(lease.consumer)
         assert role is not None
         reads = sorted(role.reads - FOR_PEOPLE)
-        return [
-            update.micro_batch(self.transport.fetch(lease, reads, lease.table.ids[rows]), rows, self.temperature)
-            for rows in update.ranks[self.rank]
-        ]
+        with self.timeline.span(lease.consumer, "fetch"):
+            return [
+                update.micro_batch(self.transport.fetch(lease, reads, lease.table.ids[rows]), rows, self.temperature)
+                for rows in update.ranks[self.rank]
+            ]
 
 
 class LocalRanks(Ranks):
@@ -84,12 +92,14 @@ class LocalRanks(Ranks):
 
     Args:
         rank: The rank.
+        before_update: Returns when the weights may change.
     """
 
     size = 1
 
-    def __init__(self, rank: TrainingRank) -> None:
+    def __init__(self, rank: TrainingRank, before_update: Callable[[], Awaitable[None]] | None = None) -> None:
         self._rank = rank
+        self._before_update = before_update
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rank")
         self.prefers_groups = rank.trainer.prefers_groups
 
@@ -101,6 +111,8 @@ class LocalRanks(Ranks):
         return await self._on_thread(lambda: self._rank.accumulate(lease, update))
 
     async def apply(self, weight: float) -> Mapping[str, float]:
+        if self._before_update is not None:
+            await self._before_update()
         return await self._on_thread(lambda: self._rank.trainer.apply(weight))
 
     async def forward(self, lease: Lease, update: UpdatePlan, column: ColumnSpec, version: int) -> None:

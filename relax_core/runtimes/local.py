@@ -116,6 +116,7 @@ class LocalRun(Run):
         """Scores the policy as it is now. Supervised stages publish only when somebody is going to look."""
         if self.evaluators and stage.rollout is None:
             await self.session.publisher.publish(trainer)
+        await self.session.publisher.settled()
         update = stage.actor.updates
         self.record.evaluated(await self._evaluate("eval", update), update)
         self.record.looked_at = update
@@ -136,7 +137,7 @@ class LocalRun(Run):
         rollout = self.stage.rollout if self.stage else None
         if rollout is not None and rollout.seconds:
             metrics["perf/rollout_tokens_per_s"] = rollout.generated_tokens / rollout.seconds
-            metrics["mismatch/probe_max"] = self.session.publisher.probe_gap
+            metrics |= {"mismatch/probe_max": 0.0, **self.session.publisher.metrics}
             stages = Counter(self.stage.parts.ledger.pending.values()) if self.stage else Counter()
             metrics["rollout/running_groups"] = float(stages["issued"])
             metrics["rollout/queued_groups"] = float(stages["generated"])

@@ -51,6 +51,10 @@ class Loops:
         self._waiting: dict[int, tuple[int, Progress]] = {}
         """By lane that has nothing to do: the count of changes it has seen, and why."""
 
+    def tell(self) -> None:
+        """Something changed that no lane did."""
+        self._changes.tell()
+
     async def run(self) -> None:
         """Runs until the last lane has ended; then, or when one fails, the others are given up.
 

@@ -25,6 +25,7 @@ from relax_core.checkpoint.store import Checkpoint, CheckpointStore
 from relax_core.config.load import RunConfig, Selected
 from relax_core.config.redact import redacted
 from relax_core.config.run import BatchConfig
+from relax_core.dataflow.placement import publishes_beside
 from relax_core.dataflow.plan import Plan, derive_plan, warmup_batch
 from relax_core.dataflow.seeds import derive_seed
 from relax_core.dataflow.staleness import Staleness
@@ -184,7 +185,7 @@ class Run(ABC):
         epochs: int | None = None,
         frozen: Mapping[str, FrozenModel] | None = None,
     ) -> Stage:
-        run, session = self.config.run, self.session
+        run, session, publisher = self.config.run, self.session, self.session.publisher
         context = replace(self.context, seed=derive_seed(run.seed, name))
         parts = StageParts(
             plan=plan,
@@ -207,7 +208,10 @@ class Run(ABC):
             max_prompt_tokens=run.prompt.max_tokens,
             generation_timeout=run.timeouts.generation,
             version=lambda: session.publisher.version,
-            publish=partial(session.publisher.publish, trainer) if plan.role("rollout") else _nothing,
+            publish=partial(publisher.begin if self._beside(name) else publisher.publish, trainer)
+            if plan.role("rollout")
+            else _nothing,
+            publications=session.publisher if self._beside(name) else None,
             report=partial(self._report, "train" if name == "main" else name),
             spans=self._spans.append if name == "main" else _forget,
             record=self._record() if name == "main" else None,
@@ -216,6 +220,11 @@ class Run(ABC):
             frozen=frozen or {},
         )
         return Stage(parts)
+
+    def _beside(self, stage: str) -> bool:
+        """Whether a stage goes on training while what it has published is on its way."""
+        run = self.config.run
+        return stage == "main" and publishes_beside(self.plan, run.max_staleness, run.publication.overlap)
 
     def _transport(self, context: Context) -> Transport:
         """The transport of a stage in this process."""
@@ -246,7 +255,9 @@ class Run(ABC):
             if stage.shares_device:
                 await interrupt.watch(run_turns(stage.roles, finished, after_batch, watch))
             else:
-                await interrupt.watch(Loops(stage.lanes, finished, after_batch, watch).run())
+                loops = Loops(stage.lanes, finished, after_batch, watch)
+                self.session.publisher.arrived = loops.tell
+                await interrupt.watch(loops.run())
         finally:
             await stage.close()
         return interrupt.asked

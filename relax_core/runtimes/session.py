@@ -16,6 +16,7 @@ from relax_core.roles.evaluator import Evaluator
 from relax_core.roles.scoring import Scorer
 from relax_core.runtimes.components import Builder, check_capabilities, sampling_parameters
 from relax_core.runtimes.evaluation import open_evaluators, start_scorer
+from relax_core.runtimes.publishing import make_publisher
 from relax_core.weights.probe import Probe
 from relax_core.weights.publisher import Publisher
 
@@ -58,9 +59,9 @@ async def open_session(builder: Builder, path: Path, plan: Plan, dataset: Datase
         sync = config.weight_sync.build(builder.context)
         stack.push_async_callback(sync.close)
         engines = {} if engine is None else {"engine-0": engine}
-        timeout, every = config.run.timeouts.weight_sync, max(config.run.probe.every, 1)
         probe = make_probe(config, codec, dataset)
-        publisher = Publisher(engines, sync, timeout, builder.context.count, probe, every)
+        publisher = make_publisher(config, engines, sync, builder.context.count, probe)
+        stack.push_async_callback(publisher.close)
         scorer = await start_scorer(builder, config.rewards, stack)
         evaluators = [] if engine is None else await open_evaluators(builder, engine, codec, scorer, stack)
         yield Session(codec, publisher, engine, scorer, evaluators)

@@ -39,6 +39,7 @@ from relax_core.roles.streaming import StreamingActor
 from relax_core.roles.supervised import Supervised
 from relax_core.roles.training import LocalRanks, TrainingRank
 from relax_core.runtimes.record import StageFacts
+from relax_core.weights.publisher import Publisher
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class FrozenModel:
 class StageParts:
     """What a stage is made of; engine, scorer and frozen models only where the plan has their roles.
 
-    ``record`` stores batches, one of so many; ``spans`` stores what the roles did when.
+    ``record`` stores batches, one of so many; ``spans`` stores what the roles did when; ``publications`` are what
+    ``publish`` leaves going on beside training, where it does.
     """
 
     plan: Plan
@@ -78,6 +80,7 @@ class StageParts:
     report: Callable[[int, dict[str, float]], None]
     spans: Callable[[Mapping[str, Any]], None]
     record: tuple[Callable[[BatchRecord], None], int] | None = None
+    publications: Publisher | None = None
     engine: Engine | None = None
     scorer: Scorer | None = None
     frozen: Mapping[str, FrozenModel] = field(default_factory=dict)
@@ -93,14 +96,17 @@ class Stage:
     def __init__(self, parts: StageParts) -> None:
         self.parts = parts
         admission = Admission(parts.batch.tasks, parts.staleness.bound, parts.rollout.surplus)
-        self.source = Source(parts.dataset, parts.seed, parts.ledger, admission, parts.epochs, parts.needed)
+        self._batches = BatchLog(parts.ledger)
+        self.source = Source(
+            parts.dataset, parts.seed, parts.ledger, admission, parts.epochs, parts.needed, self._in_publication
+        )
         self.rollout: Rollout | None = None
         self._temperature = 1.0 if parts.plan.requirements.supervised else parts.sampling.temperature
         self._recorder = None
         if parts.record is not None:
             self._recorder = BatchRecorder(*parts.record, self._temperature)
         self._held: list[LocalRanks] = []
-        self.ranks = self._ranks(parts.trainer, self._temperature, self._recorder)
+        self.ranks = self._ranks(parts.trainer, self._temperature, self._recorder, parts.publications)
         parts.transport.open(parts.plan.columns, parts.plan.consumers)
         self._activity = Activity()
         self.actor = self._actor()
@@ -176,11 +182,17 @@ class Stage:
     ) -> Role:
         return ForwardRole(name, column, ranks, version, self.parts.transport, self.parts.batch, next_batch_only)
 
-    def _ranks(self, trainer: Trainer, temperature: float, recorder: BatchRecorder | None = None) -> Ranks:
+    def _ranks(
+        self,
+        trainer: Trainer,
+        temperature: float,
+        recorder: BatchRecorder | None = None,
+        publications: Publisher | None = None,
+    ) -> Ranks:
         parts = self.parts
         objective = Objective(parts.algorithm, parts.plan.old)
         rank = TrainingRank(parts.plan, trainer, parts.transport, objective, temperature, recorder=recorder)
-        self._held.append(LocalRanks(rank))
+        self._held.append(LocalRanks(rank, None if publications is None else publications.before_update))
         return self._held[-1]
 
     def _advantages(self) -> Role:
@@ -194,7 +206,7 @@ class Stage:
             parts.batch,
             self.ranks,
             parts.transport,
-            BatchLog(parts.ledger),
+            self._batches,
             parts.version,
             parts.publish,
             parts.report,
@@ -203,6 +215,7 @@ class Stage:
             self._recorder,
             (lambda: 0) if engine is None else (lambda: engine.generated_tokens),
             self._activity.totals,
+            parts.publications,
         )
         if parts.batch.streaming:
             return StreamingActor(*arguments, grows=self._grows)
@@ -211,6 +224,11 @@ class Stage:
     def _grows(self, groups: int) -> bool:
         """Whether more groups may become ready than the so many that the actor has."""
         return not self.source.exhausted or len(self.parts.ledger.pending) > groups
+
+    def _in_publication(self) -> int:
+        """Groups of the batch whose weights are on their way."""
+        publications = self.parts.publications
+        return len(self._batches.finished) if publications is not None and publications.in_flight else 0
 
     async def close(self) -> None:
         """Gives up what still runs."""

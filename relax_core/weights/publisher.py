@@ -77,6 +77,8 @@ class Publisher:
         """The newest version that every engine computes with."""
         self.metrics: dict[str, float] = {}
         """Of the last publication and the last probe, by name; see docs/metrics.md."""
+        self.arrived: Callable[[], None] = lambda: None
+        """Called when a publication has ended, well or not."""
         self.republished: list[int] = []
         """Versions that are only another number for the weights before; see :class:`Staleness`."""
 
@@ -89,6 +91,17 @@ class Publisher:
     def in_flight(self) -> bool:
         """Whether a publication has begun that not every engine has acknowledged."""
         return self.acknowledged < self.version
+
+    @property
+    def sending(self) -> bool:
+        """Whether something is still being done for a publication that has begun."""
+        return self._sending is not None and not self._sending.done()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the publication that began last failed, if it has and :meth:`settled` has not told it."""
+        ended = self._sending is not None and self._sending.done()
+        return self._sending.exception() if self._sending is not None and ended else None
 
     async def publish(self, trainer: Trainer) -> None:
         """Gives the weights the next version and returns when every engine computes with it.
@@ -121,6 +134,7 @@ class Publisher:
         self.metrics |= {"sync/bytes": float(size), "sync/exposed_s": snapshot}
         sending = self._send(staged, publication.manifest, dict(self._engines), snapshot)
         self._sending = asyncio.create_task(sending, name="publication")
+        self._sending.add_done_callback(lambda task: self.arrived())
 
     async def settled(self) -> None:
         """Returns when nothing is on its way, and what was to be probed agrees.

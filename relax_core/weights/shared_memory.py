@@ -26,8 +26,18 @@ class Place:
     shape: tuple[int, ...]
     dtype: str
 
+    @property
+    def end(self) -> int:
+        """Offset of what comes after it."""
+        return self.offset + torch.Size(self.shape).numel() * getattr(torch, self.dtype).itemsize
+
 
 PlacedBucket = dict[str, Place]
+
+
+def placed(content: Tensor, place: Place) -> Tensor:
+    """The tensor at a place of a file's bytes, ``uint8 [n]``."""
+    return content[place.offset : place.end].view(getattr(torch, place.dtype)).view(place.shape)
 
 
 def anonymous_file() -> int:
@@ -86,12 +96,10 @@ class SharedWeights:
             os.ftruncate(self.descriptor, size)
 
     def _view(self, place: Place) -> Tensor:
-        dtype: torch.dtype = getattr(torch, place.dtype)
-        length = torch.Size(place.shape).numel() * dtype.itemsize
-        if self._bytes is None or place.offset + length > len(self._bytes):
+        if self._bytes is None or place.end > len(self._bytes):
             self._map()
         assert self._bytes is not None
-        return self._bytes[place.offset : place.offset + length].view(dtype).view(place.shape)
+        return placed(self._bytes, place)
 
     def _map(self) -> None:
         if os.fstat(self.descriptor).st_size:

@@ -1,6 +1,5 @@
 """The ranks of the trainer: they make whole updates together, and the first of them publishes and saves."""
 
-import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -15,13 +14,14 @@ from relax_core.api.trainer import Sums, Trainer
 from relax_core.api.transport import Lease
 from relax_core.dataflow.batching import UpdatePlan
 from relax_core.runtimes.components import Builder
+from relax_core.runtimes.publishing import make_publisher
 from relax_core.runtimes.serve.device import accelerators_of
 from relax_core.runtimes.serve.engine import RemoteEngine
 from relax_core.runtimes.serve.model_ranks import ModelRank
+from relax_core.runtimes.serve.publications import RankPublications
 from relax_core.runtimes.serve.updates import MadeUpdates
 from relax_core.transports.ray.calls import gather
 from relax_core.weights.probe import Probe
-from relax_core.weights.publisher import Publisher
 
 
 class TrainerRank(ModelRank):
@@ -68,14 +68,13 @@ class LeadingRank(TrainerRank):
 
     def lead(self, others: Sequence[ActorHandle], version: int, probe: Probe | None) -> None:
         """Meets the others, and goes on from the version that was published last."""
-        run = self._assignment.config.run
         context = self._assignment.context(self._state.count)
         engines = {name: RemoteEngine(self._assignment, self._state, name) for name in self._assignment.engines}
         sync = self._assignment.config.weight_sync.build(context)
-        every = max(run.probe.every, 1)
         self._others = others
-        self._publisher = Publisher(engines, sync, run.timeouts.weight_sync, self._state.count, probe, every)
-        self._publisher.go_on_from(version)
+        publisher = make_publisher(self._assignment.config, engines, sync, self._state.count, probe, 1 + len(others))
+        publisher.go_on_from(version)
+        self._publications = RankPublications(publisher, self.trainer, self._state, self._timeout)
         self._updates = MadeUpdates(self._assignment.plan.updates_per_batch)
         self._unpublished = True
 
@@ -99,17 +98,17 @@ class LeadingRank(TrainerRank):
         return reduce(add, gather(pending, "accumulate", self._timeout), own)
 
     def _apply(self, denominator: float) -> Mapping[str, float]:
+        self._publications.before_update()
         pending = [other.apply.remote(denominator) for other in self._others]
         metrics = self.apply(denominator)
         gather(pending, "apply", self._timeout)
         return metrics
 
-    def publish(self) -> tuple[int, float]:
-        """Publishes what was trained since the last time; returns the version and the probe's gap."""
+    def publish(self, beside: bool) -> None:
+        """Publishes what was trained since the last time; see :meth:`RankPublications.publish`."""
         if self._unpublished:
-            asyncio.run(self._publisher.publish(self.trainer))
+            self._publications.publish(beside)
             self._unpublished = False
-        return self._publisher.version, self._publisher.probe_gap
 
     def save(self, directory: Path) -> None:
         """See :meth:`relax_core.api.trainer.Trainer.save`."""

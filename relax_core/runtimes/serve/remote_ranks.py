@@ -33,7 +33,10 @@ class RemoteRanks(Ranks):
     async def forward(self, lease: Lease, update: UpdatePlan, column: ColumnSpec, version: int) -> None:
         await acall(self._leader, "forward_all", lease, update, column, version, timeout=self._timeout)
 
-    async def publish(self) -> tuple[int, float]:
-        """Publishes what was trained since the last time; returns the version and the probe's gap."""
-        result: tuple[int, float] = await acall(self._leader, "publish", timeout=self._timeout)
-        return result
+    async def publish(self, beside: bool) -> None:
+        """Publishes what was trained since the last time; returns when the trainer may go on.
+
+        Args:
+            beside: That is before all engines have the weights; the state of the run is told when they do.
+        """
+        await acall(self._leader, "publish", beside, timeout=self._timeout)

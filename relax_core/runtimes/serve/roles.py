@@ -3,18 +3,20 @@
 A role's own modules are imported where it is built, so that a front loads only what its roles need.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from relax_core.api.algorithm import Algorithm
 from relax_core.api.transport import Transport
+from relax_core.dataflow.placement import publishes_beside
 from relax_core.dataflow.plan import FROZEN
 from relax_core.roles.role import Role
 from relax_core.runtimes.serve.assignment import Assignment
 from relax_core.runtimes.serve.proxies import RemoteBatches, RemoteLedger, RemoteReporter, RemoteSource, StateClient
 from relax_core.runtimes.serve.remote_ranks import RemoteRanks
+from relax_core.runtimes.serve.spans import process_timeline
 
 if TYPE_CHECKING:
     from relax_core.models.prompts import PromptCodec
@@ -47,9 +49,17 @@ async def build_roles(front: str, around: Surroundings) -> list[Role]:
     builder = RoleBuilder(front, around)
     names = around.assignment.fronts[front]
     roles = [await builder.build(name) for name in names]
+    timeline = process_timeline(around.assignment.directory, front, _updates_of(roles))
     for role in roles:
         role.patience = PATIENCE if len(roles) == 1 else SHORT_PATIENCE
+        role.timeline = timeline
     return roles
+
+
+def _updates_of(roles: Sequence[Role]) -> Callable[[], int] | None:
+    """Updates done so far, where the actor is among the roles."""
+    actor: Any = next((role for role in roles if role.name == "actor"), None)
+    return None if actor is None else lambda: int(actor.updates)
 
 
 class RoleBuilder:
@@ -176,6 +186,7 @@ class RoleBuilder:
             self._report,
             Staleness(self._run.max_staleness, self._run.on_stale),
             self._assignment.seed,
+            beside=lambda until: self._state("beside", until),
         )
         actor.restore(batches.counters)
         return actor
@@ -183,7 +194,8 @@ class RoleBuilder:
     async def _publish(self) -> None:
         """Where nothing is generated for training, weights are published when somebody is going to evaluate them."""
         if self._plan.role("rollout") is not None:
-            self._state("published", *await self._ranks.publish())
+            run = self._run
+            await self._ranks.publish(publishes_beside(self._plan, run.max_staleness, run.publication.overlap))
 
     def _report(self, update: int, metrics: dict[str, float]) -> None:
         self._state("report", update, metrics)

@@ -13,6 +13,7 @@ from relax_core.api.transport import Transport
 from relax_core.checkpoint.run_directory import RunDirectory
 from relax_core.checkpoint.store import Checkpoint
 from relax_core.config.load import RunConfig
+from relax_core.metrics.timeline import Timeline
 from relax_core.runtimes.components import check_capabilities
 from relax_core.runtimes.evaluation import open_evaluators
 from relax_core.runtimes.length import crossed
@@ -69,6 +70,7 @@ class ServeRun(Run):
         self._supervisor: Supervisor | None = None
         self._state: StateClient | None = None
         self._last: StageFacts | None = None
+        self._timeline = Timeline(self._spans.append)
 
     async def _stages(self, path: Path) -> None:
         with cluster(self.config.run.serve.object_store_bytes, self._address):
@@ -120,7 +122,7 @@ class ServeRun(Run):
         if assignment.generates:
             sync = self.config.weight_sync.build(assignment.context(self._count))
             stack.push_async_callback(sync.close)
-            state("published", *await supervisor.publish())
+            await supervisor.publish()
             engine = await open_fleet(assignment, state, capabilities)
             stack.push_async_callback(engine.close)
             check_capabilities(engine, self.plan, self.config)
@@ -179,16 +181,18 @@ class ServeRun(Run):
         run = self.config.run
         before = update - self.plan.updates_per_batch
         if run.eval is not None and crossed(run.eval.every, before, update):
-            await self._evaluate_trained(update, state)
+            with self._timeline.span("evaluator", "evaluate", update=update):
+                await self._evaluate_trained(update, state)
         if crossed(run.checkpoint.every, before, update):
-            self._save(state)
+            with self._timeline.span("checkpoint", "save", update=update):
+                self._save(state)
         state("go_on")
 
     async def _evaluate_trained(self, update: int, state: StateClient) -> None:
         """Scores the policy as it is now. Supervised stages publish only when somebody is going to look."""
         if self.evaluators and self.plan.role("rollout") is None:
             assert self._supervisor is not None
-            state("published", *await self._supervisor.publish())
+            await self._supervisor.publish()
         self.record.evaluated(await self._evaluate("eval", update), update)
 
     def _save(self, state: StateClient) -> None:

@@ -63,7 +63,9 @@ class RunState:
         self._held = self._over = False
         self._dropped: set[int] = set()
         self._reported = 0
-        self._version, self._probe_gap = 0, 0.0
+        self._version = self._acknowledged = 0
+        self._published: Mapping[str, float] = {}
+        self._announced: list[Record] = []
         self._starts: Counter[str] = Counter()
         self._lives: dict[str, int] = {}
         self._rollouts: dict[int, tuple[int, float]] = {}
@@ -144,7 +146,8 @@ class RunState:
             self._held = not self._over and self._pause(before, now)
             if self._held:
                 self._activity.begin(PAUSED, time.time())
-            self._put(Record("done") if self._over else Record("batch", (now, self._held)))
+            self._announced.append(Record("done") if self._over else Record("batch", (now, self._held)))
+            self._announce()
 
     def go_on(self) -> None:
         """Evaluation and checkpoint are done."""
@@ -156,13 +159,32 @@ class RunState:
 
     # Weights.
 
-    def published(self, version: int, probe_gap: float) -> None:
+    def staged(self, version: int) -> None:
+        """The trainer has published this version, and may go on; engines take it over."""
+        with self._changed:
+            self._version = version
+
+    def published(self, version: int, metrics: Mapping[str, float]) -> None:
         """Every engine computes with this version."""
         with self._changed:
-            self._version, self._probe_gap = version, probe_gap
+            self._version = max(self._version, version)
+            self._acknowledged, self._published = version, metrics
+            self._announce()
+            self._changed.notify_all()
+
+    def in_publication(self) -> int:
+        """Groups of the last batch while its weights are on their way."""
+        return len(self._batches.finished) if self._acknowledged < self._version else 0
+
+    def _announce(self) -> None:
+        """A batch is over for the controller, which may evaluate, once engines have its weights."""
+        if self._acknowledged >= self._version:
+            for record in self._announced:
+                self._put(record)
+            self._announced.clear()
 
     def version(self) -> int:
-        """Published last."""
+        """Of the trainer's weights, as it published them last."""
         with self._changed:
             return self._version
 
@@ -181,7 +203,8 @@ class RunState:
             waiting = {"running": stages["issued"], "queued": stages["generated"]}
             metrics |= {f"rollout/{stage}_groups": float(count) for stage, count in waiting.items()}
             metrics |= self._engines
-            self._put(Record("report", (update, {**metrics, "mismatch/probe_max": self._probe_gap})))
+            metrics = {"mismatch/probe_max": 0.0, **self._published, **metrics}
+            self._put(Record("report", (update, metrics)))
 
     def rolled_out(self, life: int, tokens: int, seconds: float, generating: bool = False) -> None:
         """What the rollout front has generated since it started, for which time, and whether it goes on."""
@@ -254,7 +277,9 @@ class RunState:
                 self._over = True
                 counts = self._ledger.counts()
                 text = f"nothing was trained: all {counts['issued']} groups were dropped ({self._ledger.explain()})"
-                self._put(Record("done") if counts["trained"] else Record("failed", (TrainingError(text),)))
+                failed = Record("failed", (TrainingError(text),))
+                self._announced.append(Record("done") if counts["trained"] else failed)
+                self._announce()
 
     def alive(self, name: str, life: int) -> None:
         """A rank serves, in which of its lives."""
@@ -318,7 +343,7 @@ class StateActor(RunState):
         )
         admission = Admission(run.batch.tasks, run.max_staleness, run.rollout.surplus)
         needed = None if run.epochs else groups_needed(assignment.updates, run.batch)
-        source = Source(dataset, assignment.seed, ledger, admission, run.epochs, needed)
+        source = Source(dataset, assignment.seed, ledger, admission, run.epochs, needed, self.in_publication)
         intervals = (run.eval.every if run.eval else 0, run.checkpoint.every)
         super().__init__(
             source,

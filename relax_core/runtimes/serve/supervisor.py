@@ -76,11 +76,10 @@ class Supervisor:
         capabilities: frozenset[Capability] = await self._engines.start()
         return capabilities
 
-    async def publish(self) -> tuple[int, float]:
+    async def publish(self) -> None:
         """The first publication: from here on engine and trainer have the same weights under the same version."""
-        published: tuple[int, float]
-        published = await acall(self._trainer.leader, "publish", timeout=self.assignment.config.run.serve.step_timeout)
-        return published
+        timeout = self.assignment.config.run.serve.step_timeout
+        await acall(self._trainer.leader, "publish", False, timeout=timeout)
 
     def start_fronts(self) -> None:
         """A Serve application for each front; returns when all replicas are there."""

@@ -85,7 +85,7 @@ def test_a_front_that_dies_too_often_ends_the_run() -> None:
 
 def test_an_update_is_reported_once_and_with_what_the_rollouts_of_all_lives_did() -> None:
     state = make()
-    state.published(3, 1e-7)
+    state.published(3, {"mismatch/probe_max": 1e-7})
     state.rolled_out(1, 100, 2.0)
     state.rolled_out(2, 20, 1.0)
     state.rolled_out(2, 50, 1.0)

@@ -1,0 +1,38 @@
+"""From a run's settings to the publisher of its weights, in every runtime."""
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+
+from relax_core.api.engine import Engine
+from relax_core.api.weights import WeightSync
+from relax_core.config.load import RunConfig
+from relax_core.weights.coordinator import Coordinator
+from relax_core.weights.probe import Probe
+from relax_core.weights.publisher import Options, Publisher
+
+
+def make_publisher(
+    config: RunConfig,
+    engines: Mapping[str, Engine],
+    sync: WeightSync,
+    count: Callable[[str, int], None],
+    probe: Probe | None,
+    ranks: int = 1,
+) -> Publisher:
+    """The publisher of a run.
+
+    Args:
+        config: The run's configuration.
+        engines: All receivers of the run, by name.
+        sync: Carries the weights.
+        count: Adds to a counter of the run.
+        probe: Compares engines with the trainer.
+        ranks: Of the trainer, for people.
+    """
+    run = config.run
+    settings = run.publication
+    options = Options(settings.verify, settings.delta, settings.service)
+    coordinator = Coordinator({"host": socket.gethostname(), "process": os.getpid(), "ranks": ranks})
+    every = max(run.probe.every, 1)
+    return Publisher(engines, sync, run.timeouts.weight_sync, count, probe, every, options, coordinator)

@@ -1,0 +1,71 @@
+"""What the leading rank publishes goes on in an event loop beside its work, and is told to the state of the run."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+from relax_core.api.errors import RelaxError
+from relax_core.api.trainer import Trainer
+from relax_core.runtimes.serve.proxies import StateClient
+from relax_core.weights.publisher import Publisher
+
+
+class RankPublications:
+    """The publisher of a rank whose own thread makes updates. One call at a time.
+
+    Args:
+        publisher: Its engines and its carrier are used from the event loop alone.
+        trainer: What is published.
+        state: Is told what engines have, and what failed while nobody waited.
+        timeout: Seconds for one call.
+    """
+
+    def __init__(self, publisher: Publisher, trainer: Trainer, state: StateClient, timeout: float) -> None:
+        self._publisher = publisher
+        self._trainer = trainer
+        self._state = state
+        self._timeout = timeout
+        self._loop = asyncio.new_event_loop()
+        self._following: asyncio.Task[None] | None = None
+        threading.Thread(target=self._loop.run_forever, name="publications", daemon=True).start()
+
+    def publish(self, beside: bool) -> int:
+        """Publishes the weights as the next version.
+
+        Args:
+            beside: Return as soon as the trainer may go on; otherwise when all engines have the weights.
+
+        Raises:
+            WeightSyncError: See :meth:`Publisher.publish`; also of the publication before.
+        """
+        self._do(self._begin(beside))
+        return self._publisher.version
+
+    def before_update(self) -> None:
+        """See :meth:`Publisher.before_update`."""
+        self._do(self._publisher.before_update())
+
+    async def _begin(self, beside: bool) -> None:
+        await self._publisher.begin(self._trainer)
+        self._state("staged", self._publisher.version)
+        if beside:
+            self._following = asyncio.create_task(self._follow())
+        else:
+            await self._publisher.settled()
+            self._tell()
+
+    async def _follow(self) -> None:
+        await self._publisher.ended()
+        failure = self._publisher.failure
+        if failure is None:
+            self._tell()
+        else:
+            # Whoever publishes next would hear of it, but may be waiting for groups that this one holds back.
+            self._state("failed", RelaxError(f"version {self._publisher.version} did not reach the engines: {failure}"))
+
+    def _tell(self) -> None:
+        self._state("published", self._publisher.version, dict(self._publisher.metrics))
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(self._timeout)
