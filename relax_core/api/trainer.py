@@ -68,12 +68,19 @@ class Trainer(ABC):
     denominator, sums the gradients over the ranks, and makes the same step, or skips the same one, everywhere. All hold
     the same weights: ``publish`` and ``save`` are called on rank 0 alone, ``load`` on all.
 
+    Where ranks hold parts of the model instead (``collective``), computing is a collective too: ``forward`` and
+    ``accumulate`` are called on all ranks, with equal numbers of micro-batches, and so are ``publish`` and ``save``, of
+    which rank 0 publishes and writes.
+
     Attributes:
         prefers_groups: Whether rows of a group cost less in one micro-batch than apart. Roles then keep groups within
             the token budget together; how rows are split changes no result.
     """
 
     prefers_groups: bool = False
+
+    collective: bool = False
+    """Whether ranks hold parts of the model; see above."""
 
     outputs: frozenset[str] = frozenset({"logprobs", "entropy"})
     """What a loss may ask for; see :class:`relax_core.api.algorithm.Requirements`."""

@@ -85,6 +85,11 @@ class Rollout(BackgroundRole[GroupGeneration]):
         return self._seconds + (time.monotonic() - self._busy_since if self._running else 0.0)
 
     @property
+    def generating(self) -> bool:
+        """Whether something is being generated now."""
+        return bool(self._running)
+
+    @property
     def mean_length(self) -> float:
         """Mean tokens of all trajectories started so far, apart from those of requests in flight."""
         groups = [*self._parked, *self._running.values()]

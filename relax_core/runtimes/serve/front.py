@@ -20,6 +20,7 @@ class Measured(Protocol):
 
     generated_tokens: int
     seconds: float
+    generating: bool
 
 
 class ProgressStamp:
@@ -109,6 +110,6 @@ class Front:
                 if progress is Progress.DONE:
                     ended.add(role.name)
                 if progress is Progress.WORKED and isinstance(role, Measured):
-                    state("rolled_out", life, role.generated_tokens, role.seconds)
+                    state("rolled_out", life, role.generated_tokens, role.seconds, role.generating)
         self._stamp.end("the stream has ended")
         state("ended", self._front)
