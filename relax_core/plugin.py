@@ -40,6 +40,12 @@ def relax_transports() -> list[Component]:
             "Rows stay in the memory of this process.",
         ),
         Component(
+            "shm",
+            "relax_core.transports.shm.transport:ShmTransport",
+            "relax_core.transports.shm.config:ShmTransportConfig",
+            "Rows for the processes of one host, in memory that they share.",
+        ),
+        Component(
             "ray",
             "relax_core.transports.ray.transport:RayTransport",
             "relax_core.transports.ray.config:RayTransportConfig",

@@ -1,0 +1,162 @@
+"""The way from one process to the server: as many connections as there are calls at the same time."""
+
+import os
+import socket
+import struct
+import uuid
+import weakref
+from collections import deque
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from relax_core.api.errors import DeadlineExceeded, TransportError
+from relax_core.transports.memory.declarations import Declarations
+from relax_core.transports.shm.wire import SOCKET, Messages, address, encoded, error_of, receive
+
+_TIMEVAL = struct.Struct("ll")
+
+
+class Answer(NamedTuple):
+    """What the server says to a call, and descriptors of files that came with it."""
+
+    result: Any
+    descriptors: list[int]
+
+
+class Line:
+    """A connection, for one call at a time.
+
+    Args:
+        path: The server's socket.
+        seconds: What connecting may take.
+
+    Raises:
+        BlockingIOError: There is no connection within ``seconds``.
+        OSError: The server is gone.
+    """
+
+    def __init__(self, path: Path, seconds: float) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._messages = Messages()
+        self._seconds = 0.0
+        try:
+            self._limit(seconds)
+            with address(path) as name:
+                self.socket.connect(name)
+        except OSError:
+            self.socket.close()
+            raise
+
+    def call(self, message: bytes, seconds: float, descriptor: int | None = None) -> tuple[Any, list[int]]:
+        """The answer, and descriptors that came with it; ``descriptor`` goes with the message. Errors as above."""
+        self._limit(seconds)
+        if descriptor is not None:
+            message = message[socket.send_fds(self.socket, [message], [descriptor]) :]
+        self.socket.sendall(message)
+        descriptors: list[int] = []
+        while True:
+            data, more = receive(self.socket)
+            descriptors += more
+            if not data:
+                raise ConnectionResetError("it has closed the connection")
+            for answer in self._messages.feed(data):
+                return answer, descriptors
+
+    def _limit(self, seconds: float) -> None:
+        """Of waits in the kernel, which a timeout of the socket's own would make twice as many."""
+        if seconds != self._seconds:
+            limit = _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1e6))
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+            self._seconds = seconds
+
+
+class Link:
+    """Calls to the server of a run, from any thread. Its connections live as long as it does.
+
+    Args:
+        folder: Of the run, where the server's socket is.
+        run_id: Named in errors.
+        seconds: What a call may take beyond the time it was asked to wait.
+    """
+
+    def __init__(self, folder: Path, run_id: str, seconds: float) -> None:
+        self.done: deque[int] = deque()
+        """Answers that this process has no use for any more; any thread adds to them at any time."""
+        self.freed: deque[tuple[int, int]] = deque()
+        """Blocks of this process, by arena and start, that the server says it may use again."""
+        self.unused: deque[int] = deque()
+        """Arenas of others that the server says are gone."""
+        self._path = folder / SOCKET
+        self._run_id = run_id
+        self._seconds = seconds
+        self._end = f"{os.getpid()}-{uuid.uuid4().hex}"
+        self._idle: deque[Line] = deque()
+        self._declared: Declarations | None = None
+        weakref.finalize(self, _close, self._idle)
+
+    @property
+    def declared(self) -> Declarations:
+        """What the run has declared; errors as of :meth:`call`."""
+        if self._declared is None:
+            self._idle.append(self._line())
+        assert self._declared is not None
+        return self._declared
+
+    def call(self, method: str, *arguments: Any, wait: float = 0.0, descriptor: int | None = None) -> Answer:
+        """Calls a method of :class:`relax_core.transports.shm.service.Service`, which may wait for so many seconds.
+
+        Raises:
+            TransportError: The server is gone, or what it raised.
+            DeadlineExceeded: It has not answered in time, or what it raised.
+        """
+        try:
+            line = self._idle.pop() if self._idle else self._line()
+        except IndexError:  # another thread was faster
+            line = self._line()
+        return self._ask(line, method, arguments, self._seconds + wait, descriptor)
+
+    def _line(self) -> Line:
+        try:
+            line = Line(self._path, self._seconds)
+        except BlockingIOError as error:
+            raise self._late("a connection") from error
+        except OSError as error:
+            raise self._gone(error) from error
+        declared = self._ask(line, "hello", (self._end,), self._seconds, None, keep=False).result
+        self._declared = self._declared or Declarations.of(declared)
+        return line
+
+    def _ask(
+        self, line: Line, method: str, arguments: Any, seconds: float, descriptor: int | None, keep: bool = True
+    ) -> Answer:
+        done = [self.done.popleft() for _ in range(len(self.done))]
+        try:
+            answer, descriptors = line.call(encoded([method, done, *arguments]), seconds, descriptor)
+        except BlockingIOError as error:
+            line.socket.close()
+            raise self._late(method) from error
+        except OSError as error:
+            line.socket.close()
+            raise self._gone(error) from error
+        if keep:
+            self._idle.append(line)
+        failure, result, freed, unused = answer
+        self.freed.extend(freed)
+        self.unused.extend(unused)
+        if failure:
+            raise error_of(failure)
+        return Answer(result, descriptors)
+
+    def _late(self, what: str) -> DeadlineExceeded:
+        return DeadlineExceeded(
+            f"{what}: the transport's server of run {self._run_id!r} has not answered within {self._seconds:g} s"
+        )
+
+    def _gone(self, error: OSError) -> TransportError:
+        return TransportError(f"the transport of run {self._run_id!r} is gone: {error}")
+
+
+def _close(lines: deque[Line]) -> None:
+    while lines:
+        lines.pop().socket.close()

@@ -1,0 +1,205 @@
+"""What the server does for its ends: the index of a transport whose columns are references to shared memory.
+
+A method that has to wait is a generator: it yields until when, and is resumed then or once anything has changed.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from relax_core.api.columns import ColumnSpec
+from relax_core.api.errors import TransportError
+from relax_core.dataflow.ids import IdSet
+from relax_core.transports.memory.blobs import Blobs
+from relax_core.transports.memory.declarations import Declarations
+from relax_core.transports.memory.group import Group
+from relax_core.transports.memory.index import Held, Index
+from relax_core.transports.memory.schema import Entries, Writing
+from relax_core.transports.shm.blocks import Arena, Block, End
+from relax_core.transports.shm.references import Reference, array_of, cells_state, group_of, group_state
+
+Waiting = Generator[float, None, Any]
+"""Yields times of the monotonic clock, returns the result."""
+
+
+class Service:
+    """The calls that ends may make, by name; the first argument is the end that calls.
+
+    Args:
+        declared: Columns and consumers.
+        capacity: Bytes of rows and blobs at which ``append`` waits; 0 is unbounded.
+        changed: Called when something has happened that a call may wait for.
+    """
+
+    def __init__(self, declared: Declarations, capacity: int, changed: Callable[[], None]) -> None:
+        self._index: Index[Reference] = Index(declared, capacity, changed)
+        self._declared = declared
+        self._arenas: WeakValueDictionary[int, Arena] = WeakValueDictionary()
+        self._keys = itertools.count()
+        self.calls: dict[str, Callable[..., Any]] = {
+            call.__name__: call
+            for call in (
+                *(self.append, self.write, self.close_group, self.drop, self.finish),
+                *(self.take, self.fetch, self.renew, self.ack, self.nack, self.reclaim),
+                *(self.hold_blob, self.put_blob, self.get_blob, self.release_blob),
+                *(self.snapshot, self.restore, self.depth),
+            )
+        }
+
+    def hello(self, end: End) -> dict[str, Any]:
+        """The declarations."""
+        return self._declared.state()
+
+    def add_arena(self, end: End, descriptor: int, nbytes: int) -> int:
+        """Takes over the file of an arena that the end will allocate in; returns its key."""
+        key = next(self._keys)
+        self._arenas[key] = end.arenas[key] = Arena(key, descriptor, nbytes, end)
+        return key
+
+    def arena(self, end: End, key: int) -> Arena:
+        """The arena, which the end is going to map."""
+        if key not in self._arenas:
+            raise TransportError(f"there is no arena {key}")
+        self._arenas[key].readers.add(end)
+        return self._arenas[key]
+
+    def append(
+        self,
+        end: End,
+        group: int,
+        rows: int,
+        entries: Any,
+        version: int | None,
+        timeout: float,
+        close: bool,
+        repeat: bool,
+    ) -> Waiting:
+        """Row ids, as bytes."""
+        known = self._entries(end, entries)
+        deadline = time.monotonic() + timeout
+        while (ids := self._index.append(group, rows, known, version, close, repeat)) is None:
+            if time.monotonic() >= deadline:
+                raise self._index.no_room(group, known.nbytes)
+            yield deadline
+        return ids.tobytes()
+
+    def write(self, end: End, writings: Sequence[Any], version: int | None, repeat: bool) -> None:
+        self._index.write(
+            [
+                Writing(group, np.frombuffer(places, np.int64), self._entries(end, entries))
+                for group, places, entries in writings
+            ],
+            version,
+            repeat,
+        )
+
+    def close_group(self, end: End, group: int) -> None:
+        self._index.close_group(group)
+
+    def drop(self, end: End, groups: Sequence[int]) -> None:
+        self._index.drop(groups)
+
+    def finish(self, end: End) -> None:
+        self._index.finish()
+
+    def take(self, end: End, consumer: str, minimum: int, maximum: int, timeout: float, seconds: float) -> Waiting:
+        """Key of the lease, attempt, and the groups with their light columns; ``None`` for nothing yet."""
+        deadline = time.monotonic() + timeout
+        reclaims = self._index.reclaims[consumer]
+        while (taken := self._index.take(consumer, minimum, maximum, seconds)) is None:
+            now = time.monotonic()
+            if now >= deadline or self._index.reclaims[consumer] != reclaims:
+                return None
+            yield min(deadline, now + self._index.seconds_until_expiry())
+        return [taken.key, taken.attempt, self._told(end, taken.groups, self._declared.light(consumer))]
+
+    def fetch(self, end: End, lease: str, columns: Sequence[str], groups: Sequence[int] | None) -> list[Any]:
+        """The groups of the lease, or those named, with some columns."""
+        found = self._index.leased(lease, None if groups is None else set(groups))
+        return self._told(end, found, [self._declared.schema.spec(name) for name in columns])
+
+    def renew(self, end: End, lease: str, seconds: float) -> None:
+        self._index.renew(lease, seconds)
+
+    def ack(self, end: End, lease: str) -> None:
+        self._index.ack(lease)
+
+    def nack(self, end: End, lease: str) -> None:
+        self._index.nack(lease)
+
+    def reclaim(self, end: End, consumer: str) -> None:
+        self._index.reclaim(consumer)
+
+    def hold_blob(self, end: End, key: str) -> bool:
+        """Adds a reference to a blob, if it is here."""
+        return self._index.blobs.hold(key)
+
+    def put_blob(self, end: End, key: str, arena: int, start: int, nbytes: int) -> None:
+        self._index.blobs.put(key, self._block(end, arena, start), nbytes)
+
+    def get_blob(self, end: End, key: str) -> list[int]:
+        """The answer to unpin, arena, start and size."""
+        block: Block = self._index.blobs.get(key)
+        return [end.pin({block}), block.arena.key, block.start, self._index.blobs.held[key].nbytes]
+
+    def release_blob(self, end: End, key: str) -> None:
+        self._index.release_blob(key)
+
+    def snapshot(self, end: End) -> list[Any]:
+        """The answer to unpin and everything there is."""
+        held, blobs = self._index.held, self._index.blobs.held
+        cells = [cells for group in held.groups.values() for cells in group.cells.values()]
+        blocks = {piece.part.block for each in cells for piece in each.pieces}
+        return [
+            end.pin(blocks | {blob.data for blob in blobs.values()}),
+            [group_state(group, Reference.state) for group in held.groups.values()],
+            [[key, blob.data.arena.key, blob.data.start, *blob[1:]] for key, blob in blobs.items()],
+            [held.gone.below, list(held.gone.beyond), list(held.dropped), held.finished],
+        ]
+
+    def restore(self, end: End, groups: Sequence[Any], blobs: Sequence[Any], rest: Sequence[Any]) -> None:
+        """Replaces everything; see :meth:`snapshot`."""
+        specs = self._declared.schema.specs
+        found: list[Group[Reference]] = [group_of(group, specs, partial(self._reference, end)) for group in groups]
+        kept: Blobs[Block] = Blobs()
+        for key, arena, start, nbytes, references in blobs:
+            kept.put(key, self._block(end, arena, start), nbytes, references)
+        below, beyond, dropped, finished = rest
+        held = Held({group.key: group for group in found}, IdSet(below, beyond), set(dropped), finished)
+        self._index.restore(held, kept)
+
+    def depth(self, end: End) -> dict[str, int]:
+        """See :meth:`relax_core.api.transport.Transport.depth`."""
+        return self._index.depth()
+
+    def _told(self, end: End, groups: Sequence[Group[Reference]], specs: Sequence[ColumnSpec]) -> list[Any]:
+        """The answer to unpin, and some columns of groups."""
+        names = [spec.name for spec in specs]
+        cells = [[group.key, group.rows, cells_state(group, names, Reference.state)] for group in groups]
+        blocks = {piece.part.block for group in groups for name in names for piece in group.cells[name].pieces}
+        return [end.pin(blocks), cells]
+
+    def _entries(self, end: End, state: Sequence[Any]) -> Entries[Reference]:
+        """Columns that an end has packed into one block of its own."""
+        arena, start, rows, shared, lengths = state
+        block, specs = self._block(end, arena, start), self._declared.schema.specs
+        return Entries(
+            tuple([Reference(specs[name], block, *fields) for name, *fields in rows]),
+            tuple([Reference(specs[name], block, *fields) for name, *fields in shared]),
+            array_of(lengths),
+        )
+
+    def _reference(self, end: End, spec: ColumnSpec, state: Sequence[Any]) -> Reference:
+        arena, start, *fields = state
+        return Reference(spec, self._block(end, arena, start), *fields)
+
+    @staticmethod
+    def _block(end: End, arena: int, start: int) -> Block:
+        if arena not in end.arenas:
+            raise TransportError(f"this process has no arena {arena}")
+        return Block(end.arenas[arena], start)

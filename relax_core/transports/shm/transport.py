@@ -1,0 +1,213 @@
+"""A transport for the processes of one host: columns are copied into shared memory once, and read where they are."""
+
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relax_core.api.columns import Column, ColumnSpec, IntArray, Table
+from relax_core.api.context import Context
+from relax_core.api.errors import TransportError
+from relax_core.api.transport import Consumer, Lease, Transport
+from relax_core.dataflow.ids import IdSet
+from relax_core.transports.memory.blobs import Blobs, blob_key
+from relax_core.transports.memory.declarations import Declarations
+from relax_core.transports.memory.group import Group
+from relax_core.transports.memory.index import Held
+from relax_core.transports.memory.packing import Bytes, packed
+from relax_core.transports.memory.schema import Entries, split
+from relax_core.transports.memory.snapshots import restored, snapshot_of
+from relax_core.transports.memory.tables import table_of, wanted_groups, wanted_rows
+from relax_core.transports.shm.arenas import Allocator
+from relax_core.transports.shm.config import ShmTransportConfig
+from relax_core.transports.shm.link import Link
+from relax_core.transports.shm.process import ServerProcess
+from relax_core.transports.shm.references import array_state, column_state, fill, group_of, group_state
+from relax_core.transports.shm.views import Mappings, Pin, Views, mapped
+
+
+class ShmTransport(Transport):
+    """One end of the run's transport; every process of the run builds its own, on one host.
+
+    ``open`` starts the server, which ends with the process that opened it; the others find it by the run's folder. What
+    is handed out in one piece, as groups mostly are, is not copied: the arrays are read-only views, and their memory is
+    not used again before the last of them is gone.
+
+    Args:
+        config: Capacity and deadline.
+        context: Names the run and its folder.
+    """
+
+    def __init__(self, config: ShmTransportConfig, context: Context) -> None:
+        self._capacity = config.capacity_bytes
+        self._folder = context.directory.resolve()
+        self._link = Link(self._folder, context.run_id, config.call_seconds)
+        self._allocator = Allocator(self._register, self._link.freed)
+        self._mappings = Mappings(self._find, self._link.unused)
+        self.server: ServerProcess | None = None
+        """The server, in the process that has opened the transport."""
+
+    def open(self, columns: Sequence[ColumnSpec], consumers: Sequence[Consumer]) -> None:
+        if self.server is not None:
+            raise TransportError("the transport is open already")
+        self.server = ServerProcess(self._folder, Declarations(columns, consumers), self._capacity)
+        weakref.finalize(self, self.server.close)
+
+    # Rows come in.
+
+    def append(
+        self,
+        group: int,
+        columns: Sequence[Column],
+        version: int | None = None,
+        timeout: float = 0.0,
+        close: bool = False,
+        repeat: bool = False,
+    ) -> IntArray:
+        rows, entries = self._link.declared.schema.check_append(group, columns)
+        arguments = (int(group), rows, self._placed(entries), version, timeout, close, repeat)
+        ids = self._call("append", *arguments, wait=timeout)
+        return np.frombuffer(ids, np.int64)
+
+    def write(
+        self, ids: npt.ArrayLike, columns: Sequence[Column], version: int | None = None, repeat: bool = False
+    ) -> None:
+        writings = split(ids, columns, self._link.declared.schema)
+        states = [[each.group, array_state(each.places), self._placed(each.entries)] for each in writings]
+        self._call("write", states, version, repeat)
+
+    def close_group(self, group: int) -> None:
+        self._call("close_group", int(group))
+
+    def drop(self, groups: npt.ArrayLike) -> None:
+        self._call("drop", np.asarray(groups, np.int64).ravel().tolist())
+
+    def finish(self) -> None:
+        self._call("finish")
+
+    # Groups go out.
+
+    def take(
+        self, consumer: str, minimum: int = 1, maximum: int = 1, timeout: float = 0.0, seconds: float = 600.0
+    ) -> Lease | None:
+        taken = self._call("take", consumer, minimum, maximum, timeout, seconds, wait=timeout)
+        if taken is None:
+            return None
+        key, attempt, told = taken
+        return Lease(key, consumer, self._table(told, self._link.declared.light(consumer)), seconds, attempt)
+
+    def fetch(self, lease: Lease, columns: Sequence[str], ids: npt.ArrayLike | None = None) -> Table:
+        specs = self._link.declared.readable(lease.consumer, columns)
+        wanted, groups = wanted_groups(lease, ids)
+        told = self._call("fetch", lease.key, list(columns), None if groups is None else list(groups))
+        return wanted_rows(self._table(told, specs), wanted)
+
+    def renew(self, lease: Lease, seconds: float) -> Lease:
+        self._call("renew", lease.key, seconds)
+        return replace(lease, seconds=seconds)
+
+    def ack(self, lease: Lease) -> None:
+        self._call("ack", lease.key)
+
+    def nack(self, lease: Lease) -> None:
+        self._call("nack", lease.key)
+
+    def reclaim(self, consumer: str) -> None:
+        self._call("reclaim", consumer)
+
+    # Blobs.
+
+    def put_blob(self, data: bytes) -> str:
+        key = blob_key(data)
+        if not self._call("hold_blob", key):
+            self._call("put_blob", key, *self._stored(data))
+        return key
+
+    def get_blob(self, key: str) -> bytes:
+        pin, *place = self._call("get_blob", key)
+        return Views(self._mappings, Pin(pin, self._link)).bytes_of(*place)
+
+    def release_blob(self, key: str) -> None:
+        self._call("release_blob", key)
+
+    # The whole.
+
+    def snapshot(self) -> Mapping[str, Any]:
+        pin, groups, kept, (below, beyond, dropped, finished) = self._call("snapshot")
+        declared, views = self._link.declared, Views(self._mappings, Pin(pin, self._link))
+        held = {state[0]: group_of(state, declared.schema.specs, views.column) for state in groups}
+        blobs: Blobs[bytes] = Blobs()
+        for key, arena, start, nbytes, references in kept:
+            blobs.put(key, views.bytes_of(arena, start, nbytes), nbytes, references)
+        return snapshot_of(declared, Held(held, IdSet(below, beyond), set(dropped), finished), blobs)
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        held, blobs = restored(snapshot, self._link.declared)
+        self._call(
+            "restore",
+            [group_state(group, self._placed_column) for group in held.groups.values()],
+            [[key, *self._stored(blob.data), blob.references] for key, blob in blobs.held.items()],
+            [held.gone.below, list(held.gone.beyond), list(held.dropped), held.finished],
+        )
+
+    def depth(self) -> Mapping[str, int]:
+        depth: Mapping[str, int] = self._call("depth")
+        return depth
+
+    # Calls and memory.
+
+    def _call(self, method: str, *arguments: Any, wait: float = 0.0) -> Any:
+        return self._link.call(method, *arguments, wait=wait).result
+
+    def _table(self, told: Any, specs: Sequence[ColumnSpec]) -> Table:
+        pin, states = told
+        views, groups = Views(self._mappings, Pin(pin, self._link)), []
+        for key, rows, cells in states:
+            group: Group[Column] = Group(key)
+            group.rows = rows
+            fill(group, specs, cells, views.column)
+            groups.append(group)
+        return table_of(groups, specs)
+
+    def _placed(self, entries: Entries[Column]) -> list[Any]:
+        """Entries as the server takes them, with their columns in a block of shared memory."""
+        arena = start = 0
+
+        def allocate(nbytes: int) -> Bytes:
+            nonlocal arena, start
+            arena, start, memory = self._allocator.allocate(nbytes)
+            return memory
+
+        _, places = packed(entries, allocate)
+        columns = [
+            [column.spec.name, *column_state(column, place, arena, start)[2:]]
+            for column, place in zip((*entries.rows, *entries.shared), places, strict=True)
+        ]
+        rows = len(entries.rows)
+        return [arena, start, columns[:rows], columns[rows:], array_state(entries.lengths)]
+
+    def _placed_column(self, column: Column) -> list[Any]:
+        """A column as :func:`relax_core.transports.shm.references.column_state` has it, in a block of its own."""
+        arena, start, ((_, *fields),), _, _ = self._placed(Entries((column,), (), None))
+        return [arena, start, *fields]
+
+    def _stored(self, data: bytes) -> tuple[int, int, int]:
+        """Arena, start and size of a block with these bytes."""
+        arena, start, memory = self._allocator.allocate(len(data))
+        memory[: len(data)] = np.frombuffer(data, np.uint8)
+        return arena, start, len(data)
+
+    def _register(self, descriptor: int, nbytes: int) -> int:
+        answer = self._link.call("add_arena", nbytes, descriptor=descriptor)
+        key: int = answer.result
+        return key
+
+    def _find(self, key: int) -> memoryview:
+        own = self._allocator.memory(key)
+        if own is not None:
+            return own
+        answer = self._link.call("arena", key)
+        return mapped(answer.descriptors[0], answer.result)

@@ -1,0 +1,81 @@
+"""Messages between the ends of a transport and its server: msgpack over a Unix socket, each after its length."""
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from relax_core.api.errors import DeadlineExceeded, EndOfStream, LeaseExpired, RelaxError, TransportError
+
+SOCKET = "transport.sock"
+"""Name of the server's socket in the folder of the run."""
+
+LONGEST_ADDRESS = 100
+"""Bytes; Linux takes 107, others 103."""
+
+CHUNK = 1 << 16
+"""Bytes received at once."""
+
+_LENGTH = struct.Struct("<I")
+_DESCRIPTOR = struct.Struct("i")
+_CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+_ERRORS = {error.__name__: error for error in (TransportError, EndOfStream, LeaseExpired, DeadlineExceeded)}
+
+
+def encoded(message: Any) -> bytes:
+    """A message with its length before it."""
+    body: bytes = msgpack.packb(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+class Messages:
+    """Messages out of the bytes of one direction of a connection, however these are cut."""
+
+    def __init__(self) -> None:
+        self._bytes = b""
+
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """The messages that are whole by now."""
+        self._bytes = self._bytes + data if self._bytes else data
+        while len(self._bytes) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(self._bytes)[0]
+            if len(self._bytes) < end:
+                return
+            body, self._bytes = self._bytes[_LENGTH.size : end], self._bytes[end:]
+            yield msgpack.unpackb(body)
+
+
+def error_state(error: Exception) -> tuple[str, str]:
+    """An error as the other side raises it; one that is not Relax's own has its type in front."""
+    name = type(error).__name__
+    return (name, str(error)) if name in _ERRORS else (TransportError.__name__, f"{name}: {error}")
+
+
+def error_of(state: tuple[str, str]) -> RelaxError:
+    """The error that :func:`error_state` was given."""
+    name, text = state
+    return _ERRORS[name](text)
+
+
+def receive(connection: socket.socket) -> tuple[bytes, list[int]]:
+    """What has come: bytes, none at the end of the connection, and descriptors of files."""
+    data, ancillary, _, _ = connection.recvmsg(CHUNK, socket.CMSG_SPACE(_DESCRIPTOR.size), _CLOSE_ON_EXEC)
+    return data, [_DESCRIPTOR.unpack_from(content)[0] for _, _, content in ancillary]
+
+
+@contextmanager
+def address(path: Path) -> Iterator[str]:
+    """A name of a socket that is short enough to be its address, as long as the block runs."""
+    if len(os.fsencode(path)) <= LONGEST_ADDRESS:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
