@@ -20,6 +20,7 @@ ROLES = (
     "advantages",
     "actor",
     "engine",
+    "weights",
     "evaluator",
     "checkpoint",
 )

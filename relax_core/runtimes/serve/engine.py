@@ -14,6 +14,7 @@ from relax_core.api.errors import RelaxError
 from relax_core.api.weights import Acknowledgement, Bucket, Manifest
 from relax_core.runtimes.serve.assignment import Assignment
 from relax_core.runtimes.serve.proxies import StateClient
+from relax_core.runtimes.serve.spans import process_timeline
 from relax_core.transports.ray.calls import CALL_SECONDS, ActorLost, ActorUnavailable, acall, find_actor
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class EngineRank:
 
         assignment = self._assignment
         prepare_device(assignment)
+        self._timeline = process_timeline(assignment.directory, self._name)
         self._state = StateClient(assignment.run_id)
         context = assignment.context(self._state.count)
         engine: Engine = assignment.config.engine.build(context)
@@ -63,13 +65,15 @@ class EngineRank:
             if request.key not in self._running:
                 self._running[request.key] = asyncio.create_task(self._outcome(request))
         tasks = [self._running[request.key] for request in requests]
-        outcomes = await asyncio.gather(*(asyncio.shield(task) for task in tasks))
+        with self._timeline.span("engine", "generate", requests=len(requests)):
+            outcomes = await asyncio.gather(*(asyncio.shield(task) for task in tasks))
         return list(outcomes), self._started.generated_tokens
 
     async def receive(self, manifest: Manifest, buckets: Iterable[Bucket]) -> None:
         """See :meth:`Engine.receive`; a version that is here already need not be received."""
         if self._acknowledged is None or self._acknowledged.version != manifest.version:
-            await self._started.receive(manifest, buckets)
+            with self._timeline.span("engine", "receive", version=manifest.version):
+                await self._started.receive(manifest, buckets)
 
     async def update(self, manifest: Manifest, buckets: Iterable[Bucket]) -> Acknowledgement:
         """See :meth:`Engine.update`; a version that is here already is acknowledged again.
@@ -78,7 +82,8 @@ class EngineRank:
         """
         if self._acknowledged is None or self._acknowledged.version != manifest.version:
             try:
-                self._acknowledged = await self._started.update(manifest, buckets)
+                with self._timeline.span("engine", "update", version=manifest.version):
+                    self._acknowledged = await self._started.update(manifest, buckets)
             except RelaxError as error:
                 logger.exception("%s ends: it does not take version %d", self._name, manifest.version)
                 await acall(self._state.actor, "tell", "event", "engine_failed", f"{self._name}: {error}")

@@ -18,9 +18,10 @@ from relax_core.dataflow.plan import FROZEN
 from relax_core.roles.objective import Objective
 from relax_core.roles.training import TrainingRank
 from relax_core.runtimes.components import Builder
-from relax_core.runtimes.serve.assignment import Assignment
+from relax_core.runtimes.serve.assignment import Assignment, rank_name
 from relax_core.runtimes.serve.device import prepare_device
 from relax_core.runtimes.serve.proxies import StateClient
+from relax_core.runtimes.serve.spans import process_timeline
 from relax_core.transports.ray.calls import gather
 
 BESIDE = "beside"
@@ -45,9 +46,10 @@ class ModelRank:
         self._models: dict[str, TrainingRank] = {}
         """By the role that computes with the model."""
 
-    def _prepare(self) -> None:
+    def _prepare(self, front: str) -> None:
         """This process, and what all its models share."""
         assignment = self._assignment
+        self._timeline = process_timeline(assignment.directory, rank_name(front, self._rank))
         prepare_device(assignment)
         self._state = StateClient(assignment.run_id)
         algorithm = assignment.config.algorithm.build(assignment.context(self._state.count, staged=True))
@@ -66,8 +68,15 @@ class ModelRank:
 
     def _hold(self, role: str, trainer: Trainer, temperature: float | None = None) -> TrainingRank:
         """A model for a role, at its own temperature or that of the policy."""
-        plan, temperature = self._assignment.plan, temperature or self._assignment.temperature
-        self._models[role] = TrainingRank(plan, trainer, self._transport, self._objective, temperature, self._rank)
+        self._models[role] = TrainingRank(
+            self._assignment.plan,
+            trainer,
+            self._transport,
+            self._objective,
+            temperature or self._assignment.temperature,
+            self._rank,
+            timeline=self._timeline,
+        )
         return self._models[role]
 
     def forward(self, lease: Lease, update: UpdatePlan, column: ColumnSpec, version: int) -> None:
@@ -96,7 +105,7 @@ class FrozenRank(ModelRank):
 
     def start(self, front: str) -> None:
         """Loads the models of a front."""
-        self._prepare()
+        self._prepare(front)
         self._load_frozen(front)
 
     def lead(self, others: Sequence[ActorHandle]) -> None:

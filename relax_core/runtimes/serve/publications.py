@@ -3,10 +3,12 @@
 import asyncio
 import threading
 from collections.abc import Coroutine
+from contextlib import AbstractContextManager
 from typing import Any
 
 from relax_core.api.errors import RelaxError
 from relax_core.api.trainer import Trainer
+from relax_core.metrics.timeline import Timeline
 from relax_core.runtimes.serve.proxies import StateClient
 from relax_core.weights.publisher import Publisher
 
@@ -18,13 +20,17 @@ class RankPublications:
         publisher: Its engines and its carrier are used from the event loop alone.
         trainer: What is published.
         state: Is told what engines have, and what failed while nobody waited.
+        timeline: Told when weights were staged and sent.
         timeout: Seconds for one call.
     """
 
-    def __init__(self, publisher: Publisher, trainer: Trainer, state: StateClient, timeout: float) -> None:
+    def __init__(
+        self, publisher: Publisher, trainer: Trainer, state: StateClient, timeline: Timeline, timeout: float
+    ) -> None:
         self._publisher = publisher
         self._trainer = trainer
         self._state = state
+        self._timeline = timeline
         self._timeout = timeout
         self._loop = asyncio.new_event_loop()
         self._following: asyncio.Task[None] | None = None
@@ -47,22 +53,28 @@ class RankPublications:
         self._do(self._publisher.before_update())
 
     async def _begin(self, beside: bool) -> None:
-        await self._publisher.begin(self._trainer)
+        with self._timeline.span("weights", "stage"):
+            await self._publisher.begin(self._trainer)
         self._state("staged", self._publisher.version)
         if beside:
             self._following = asyncio.create_task(self._follow())
         else:
-            await self._publisher.settled()
+            with self._send():
+                await self._publisher.settled()
             self._tell()
 
     async def _follow(self) -> None:
-        await self._publisher.ended()
+        with self._send():
+            await self._publisher.ended()
         failure = self._publisher.failure
         if failure is None:
             self._tell()
         else:
             # Whoever publishes next would hear of it, but may be waiting for groups that this one holds back.
             self._state("failed", RelaxError(f"version {self._publisher.version} did not reach the engines: {failure}"))
+
+    def _send(self) -> AbstractContextManager[object]:
+        return self._timeline.span("weights", "send", version=self._publisher.version)
 
     def _tell(self) -> None:
         self._state("published", self._publisher.version, dict(self._publisher.metrics))

@@ -14,7 +14,7 @@ from relax_core.api.trainer import Sums, Trainer
 from relax_core.api.transport import Lease
 from relax_core.dataflow.batching import UpdatePlan
 from relax_core.runtimes.components import Builder
-from relax_core.runtimes.publishing import make_publisher
+from relax_core.runtimes.publishing import make_publisher, open_service
 from relax_core.runtimes.serve.device import accelerators_of
 from relax_core.runtimes.serve.engine import RemoteEngine
 from relax_core.runtimes.serve.model_ranks import ModelRank
@@ -30,7 +30,7 @@ class TrainerRank(ModelRank):
     def start(self, checkpoint: Path | None) -> None:
         """Joins the others and loads the model, then what a checkpoint holds."""
         assignment, config = self._assignment, self._assignment.config
-        self._prepare()
+        self._prepare("actor")
         self._size = assignment.ranks("actor")
         if self._size > 1:
             self._join()
@@ -60,7 +60,8 @@ class TrainerRank(ModelRank):
 
     def apply(self, denominator: float) -> Mapping[str, float]:
         """See :meth:`relax_core.api.trainer.Trainer.apply`."""
-        return self.trainer.apply(denominator)
+        with self._timeline.span("actor", "apply"):
+            return self.trainer.apply(denominator)
 
 
 class LeadingRank(TrainerRank):
@@ -74,7 +75,8 @@ class LeadingRank(TrainerRank):
         self._others = others
         publisher = make_publisher(self._assignment.config, engines, sync, self._state.count, probe, 1 + len(others))
         publisher.go_on_from(version)
-        self._publications = RankPublications(publisher, self.trainer, self._state, self._timeout)
+        self._service = open_service(self._assignment.config, publisher, self._assignment.directory)
+        self._publications = RankPublications(publisher, self.trainer, self._state, self._timeline, self._timeout)
         self._updates = MadeUpdates(self._assignment.plan.updates_per_batch)
         self._unpublished = True
 
@@ -112,4 +114,5 @@ class LeadingRank(TrainerRank):
 
     def save(self, directory: Path) -> None:
         """See :meth:`relax_core.api.trainer.Trainer.save`."""
-        self.trainer.save(directory)
+        with self._timeline.span("checkpoint", "save"):
+            self.trainer.save(directory)
