@@ -23,10 +23,11 @@ from relax_core.testing.transport.clusters import JoinCluster
 from relax_core.testing.transport.fixtures import MakeTransport
 from relax_core.testing.transport.peers import Connect
 from relax_core.testing.transport.servers import CALL_SECONDS
-from relax_core.transports.ray import transport as transport_module
+from relax_core.transports.ray import server as server_module
 from relax_core.transports.ray.calls import ActorUnavailable, find_actor
 from relax_core.transports.ray.config import RayTransportConfig
-from relax_core.transports.ray.transport import SERVER, RayTransport
+from relax_core.transports.ray.server import SERVER
+from relax_core.transports.ray.transport import RayTransport
 
 pytestmark = pytest.mark.slow
 
@@ -114,8 +115,8 @@ def test_only_calls_that_may_be_made_twice_are_repeated(monkeypatch: pytest.Monk
             raise outcome
         return outcome
 
-    monkeypatch.setattr(transport_module, "find_actor", lambda *_: None)
-    monkeypatch.setattr(transport_module, "call", answer)
+    monkeypatch.setattr(server_module, "find_actor", lambda *_: None)
+    monkeypatch.setattr(server_module, "call", answer)
     arguments = {"close_group": (1,), "put_blob": (b"",)}.get(use, ())
     outcome = nullcontext() if tries == 2 else pytest.raises(TransportError, match=f"{use} may have")
     with outcome:

@@ -37,7 +37,7 @@ def find_actor(name: str, namespace: str, timeout: float = CALL_SECONDS) -> Acto
     if not ray.is_initialized():  # Ray would start a cluster of its own accord.
         raise ActorLost(f"{namespace}: this process is in no Ray cluster")
     try:
-        return _within(timeout, f"find actor {name!r}", lambda: ray.get_actor(name, namespace=namespace))
+        return within(timeout, f"find actor {name!r}", lambda: ray.get_actor(name, namespace=namespace))
     except ValueError as error:
         raise ActorLost(f"{namespace}: there is no actor {name!r} now") from error
 
@@ -90,6 +90,27 @@ def gather(pending: Sequence[Any], method: str, timeout: float) -> list[Any]:
     return results
 
 
+def within(timeout: float, what: str, ask: Callable[[], Any]) -> Any:
+    """What ``ask`` returns or raises, for calls that know no deadline.
+
+    Raises:
+        DeadlineExceeded: Nothing yet after ``timeout`` seconds. A thread goes on waiting.
+    """
+    answer: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(ask())
+        except Exception as error:
+            answer.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    try:
+        return answer.result(timeout)
+    except TimeoutError as error:
+        raise _late(what, timeout) from error
+
+
 def _late(method: str, timeout: float) -> DeadlineExceeded:
     return DeadlineExceeded(f"{method}: no answer within {timeout:g} s")
 
@@ -111,20 +132,3 @@ def _known(error: Exception, method: str, timeout: float) -> RelaxError:
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
-
-
-def _within(timeout: float, what: str, ask: Callable[[], Any]) -> Any:
-    """What ``ask`` returns or raises, for calls of Ray that know no deadline."""
-    answer: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            answer.set_result(ask())
-        except Exception as error:
-            answer.set_exception(error)
-
-    Thread(target=run, daemon=True).start()
-    try:
-        return answer.result(timeout)
-    except TimeoutError as error:
-        raise _late(what, timeout) from error

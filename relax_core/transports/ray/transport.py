@@ -1,36 +1,18 @@
 """A transport in an actor of its own: rows go there and come back through Ray's object store."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import ray
-from ray.actor import ActorHandle
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from relax_core.api.columns import Column, ColumnSpec, IntArray, Table
 from relax_core.api.context import Context
-from relax_core.api.errors import TransportError
 from relax_core.api.transport import Consumer, Lease, Transport
 from relax_core.transports.memory.transport import MemoryTransport
-from relax_core.transports.ray.calls import ActorLost, ActorUnavailable, call, find_actor
 from relax_core.transports.ray.config import RayTransportConfig
-
-SERVER = "transport"
-"""Name of the actor, in the namespace of the run."""
-
-WAITING = "waiting"
-WAITING_THREADS, THREADS = 64, 4
-"""Calls in the actor at the same time: those that wait for rows or room never keep the others out."""
-
-REPEATABLE = frozenset({"drop", "finish", "fetch", "renew", "nack", "reclaim", "get_blob", "snapshot", "depth"})
-"""Calls that change nothing when they are made twice. Others are never repeated: they may have been done."""
-
-PAUSE_SECONDS = 0.5
-"""Between two tries over a connection that breaks."""
+from relax_core.transports.ray.server import RunServer
 
 
 class RayTransport(Transport):
@@ -46,19 +28,11 @@ class RayTransport(Transport):
 
     def __init__(self, config: RayTransportConfig, context: Context) -> None:
         self._config = config
-        self._run_id = context.run_id
-        self._server: ActorHandle | None = None
+        self._server = RunServer(context.run_id, config.call_seconds)
 
     def open(self, columns: Sequence[ColumnSpec], consumers: Sequence[Consumer]) -> None:
-        if not ray.is_initialized():
-            raise TransportError("transport: 'ray' needs a Ray cluster, which --runtime serve starts; there is none")
-        if self._server is None:
-            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-            groups: dict[str, Any] = {"concurrency_groups": {WAITING: WAITING_THREADS}}
-            server: Any = ray.remote(**groups)(MemoryTransport)
-            options = {"name": SERVER, "namespace": self._run_id, "num_cpus": 0, "max_concurrency": THREADS}
-            self._server = server.options(**options, scheduling_strategy=here).remote(self._config)
-        self._call("open", columns, consumers)
+        self._server.start(MemoryTransport, self._config)
+        self._server.call("open", columns, consumers)
 
     def append(
         self,
@@ -70,88 +44,69 @@ class RayTransport(Transport):
         repeat: bool = False,
     ) -> IntArray:
         arguments = (group, columns, version, timeout, close, repeat)
-        ids: IntArray = self._call("append", *arguments, wait=timeout, repeatable=close and repeat)
+        ids: IntArray = self._server.call("append", *arguments, wait=timeout, repeatable=close and repeat)
         return ids
 
     def write(
         self, ids: npt.ArrayLike, columns: Sequence[Column], version: int | None = None, repeat: bool = False
     ) -> None:
-        self._call("write", np.asarray(ids, np.int64), columns, version, repeat, repeatable=repeat)
+        self._server.call("write", np.asarray(ids, np.int64), columns, version, repeat, repeatable=repeat)
 
     def close_group(self, group: int) -> None:
-        self._call("close_group", group)
+        self._server.call("close_group", group)
 
     def drop(self, groups: npt.ArrayLike) -> None:
-        self._call("drop", np.asarray(groups, np.int64))
+        self._server.call("drop", np.asarray(groups, np.int64), repeatable=True)
 
     def finish(self) -> None:
-        self._call("finish")
+        self._server.call("finish", repeatable=True)
 
     def take(
         self, consumer: str, minimum: int = 1, maximum: int = 1, timeout: float = 0.0, seconds: float = 600.0
     ) -> Lease | None:
-        lease: Lease | None = self._call("take", consumer, minimum, maximum, timeout, seconds, wait=timeout)
-        return None if lease is None else replace(lease, table=_own(lease.table))
+        lease: Lease | None = self._server.call("take", consumer, minimum, maximum, timeout, seconds, wait=timeout)
+        return lease
 
     def fetch(self, lease: Lease, columns: Sequence[str], ids: npt.ArrayLike | None = None) -> Table:
-        return _own(self._call("fetch", lease, columns, ids))
+        table: Table = self._server.call("fetch", _named(lease), columns, ids, repeatable=True)
+        return table
 
     def renew(self, lease: Lease, seconds: float) -> Lease:
-        renewed: Lease = self._call("renew", lease, seconds)
-        return renewed
+        self._server.call("renew", _named(lease), seconds, repeatable=True)
+        return replace(lease, seconds=seconds)
 
     def ack(self, lease: Lease) -> None:
-        self._call("ack", lease)
+        self._server.call("ack", _named(lease))
 
     def nack(self, lease: Lease) -> None:
-        self._call("nack", lease)
+        self._server.call("nack", _named(lease), repeatable=True)
 
     def reclaim(self, consumer: str) -> None:
-        self._call("reclaim", consumer)
+        self._server.call("reclaim", consumer, repeatable=True)
 
     def put_blob(self, data: bytes) -> str:
-        key: str = self._call("put_blob", data)
+        key: str = self._server.call("put_blob", data)
         return key
 
     def get_blob(self, key: str) -> bytes:
-        data: bytes = self._call("get_blob", key)
+        data: bytes = self._server.call("get_blob", key, repeatable=True)
         return data
 
     def release_blob(self, key: str) -> None:
-        self._call("release_blob", key)
+        self._server.call("release_blob", key)
 
     def snapshot(self) -> Mapping[str, Any]:
-        snapshot: Mapping[str, Any] = self._call("snapshot")
+        snapshot: Mapping[str, Any] = self._server.call("snapshot", repeatable=True)
         return snapshot
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
-        self._call("restore", snapshot)
+        self._server.call("restore", snapshot)
 
     def depth(self) -> Mapping[str, int]:
-        depth: Mapping[str, int] = self._call("depth")
+        depth: Mapping[str, int] = self._server.call("depth", repeatable=True)
         return depth
 
-    def _call(self, method: str, *arguments: Any, wait: float = 0.0, repeatable: bool = False) -> Any:
-        seconds, threads = self._config.call_seconds + wait, WAITING if wait else None
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                if self._server is None:
-                    self._server = find_actor(SERVER, self._run_id, seconds)
-                return call(self._server, method, *arguments, timeout=seconds, threads=threads)
-            except ActorUnavailable as error:
-                if not (repeatable or method in REPEATABLE) or time.monotonic() > deadline:
-                    raise TransportError(f"{method} may have been done or not: {error}") from error
-                time.sleep(PAUSE_SECONDS)
-            except ActorLost as error:
-                raise TransportError(f"the transport of run {self._run_id!r} is gone: {error}") from error
 
-
-def _own(table: Table) -> Table:
-    """A copy that may be written to: what comes out of the object store may not."""
-    columns = {
-        name: Column(column.spec, column.values.copy(), None if column.offsets is None else column.offsets.copy())
-        for name, column in table.columns.items()
-    }
-    versions = {name: version.copy() for name, version in table.versions.items()}
-    return Table(table.ids.copy(), table.groups.copy(), columns, versions)
+def _named(lease: Lease) -> Lease:
+    """The lease without columns: the server has them."""
+    return replace(lease, table=Table(lease.table.ids, lease.table.groups))
