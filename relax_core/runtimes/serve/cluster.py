@@ -4,9 +4,10 @@ import logging
 import os
 import shutil
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,11 +82,13 @@ def cluster(object_store_bytes: int, address: Address | None = None) -> Iterator
     # Paths of sockets are short: not every temporary folder will do.
     folder = tempfile.mkdtemp(prefix="relax-", dir="/tmp")
     try:
-        if address is None:
-            _start(folder, object_store_bytes)
-        else:
-            _join(address)
-        yield
+        # Ray prints what it has to say where the summary belongs.
+        with redirect_stdout(sys.stderr):
+            if address is None:
+                _start(folder, object_store_bytes)
+            else:
+                _join(address)
+            yield
     finally:
         # Of a cluster that was started here nothing is left then; one that was joined goes on.
         ray.shutdown()

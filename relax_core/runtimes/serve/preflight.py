@@ -42,8 +42,10 @@ def preflight(config: RunConfig, plan: Plan, device: str, directory: Path) -> No
         name: _weights(model.folder) for name, model in (("policy", run.model), ("teacher", run.teacher)) if model
     }
     ranks = {"serve.actor_ranks": run.serve.actor_ranks, "serve.engines": run.serve.engines}
-    settings = {"mode": run.mode, **ranks, "device": device}
-    needed = needs(plan, run, accelerators_of(device), weights)
+    engines = run.serve.engines if plan.role("rollout") or config.eval_sets else 0
+    needed = needs(plan, run, engines, accelerators_of(device), weights)
+    counts = {"serve.engines": engines, "serve.actor_ranks": run.serve.actor_ranks}
+    settings = {"mode": run.mode, **counts, "device": device}
     check_resources(needed, ray.cluster_resources(), ray.available_resources(), settings)
 
 

@@ -7,9 +7,7 @@ from relax_core.api.errors import ConfigError
 from relax_core.config.run import RunSections
 from relax_core.dataflow.placement import fronts
 from relax_core.dataflow.plan import FROZEN, Plan
-
-FRONT_CPUS = 0.1
-"""Of Ray's CPUs, which are counted and not given: a front waits most of the time."""
+from relax_core.runtimes.serve.deployments import FRONT_CPUS
 
 MIB = 2**20
 UNITS = {"CPU": "CPUs", "GPU": "accelerators", "memory": "MiB for weights"}
@@ -41,32 +39,26 @@ class Need:
         return {"CPU": self.fronts * FRONT_CPUS, "GPU": self.accelerators, "memory": self.memory}[resource]
 
 
-def needs(plan: Plan, run: RunSections, accelerators: int, weights: Mapping[str, int]) -> list[Need]:
-    """What each front needs, in the order data flows.
+def needs(plan: Plan, run: RunSections, engines: int, accelerators: int, weights: Mapping[str, int]) -> list[Need]:
+    """What each front needs, in the order data flows; engines that only evaluate have no front.
 
     Args:
         plan: Roles and their device groups.
-        run: How many processes hold a model.
-        accelerators: That each of these holds alone.
+        run: How many ranks the trainer has.
+        engines: How many there are.
+        accelerators: That each process which holds a model has alone.
         weights: Bytes of the ``policy``'s weights, and of the ``teacher``'s.
     """
-    found = []
-    for front, names in fronts(plan).items():
-        role = plan.role(front)
-        assert role is not None, "a front has the name of its last role"
-        holders = _holders(front, run)
-        size = weights.get("teacher" if front == "teacher" else "policy", 0)
-        memory = 0 if accelerators else holders * size
-        found.append(Need(names, role.device_group, 1, holders, holders * accelerators, memory))
-    return found
+    holders = {**dict.fromkeys(FROZEN, 1), "rollout": engines, "actor": run.serve.actor_ranks}
 
+    def need(names: tuple[str, ...], group: str, fronts: int) -> Need:
+        number = holders.get(names[-1], 0)
+        size = weights.get("teacher" if names[-1] == "teacher" else "policy", 0)
+        return Need(names, group, fronts, number, number * accelerators, 0 if accelerators else number * size)
 
-def _holders(front: str, run: RunSections) -> int:
-    if front == "actor":
-        return run.serve.actor_ranks
-    if front == "rollout":
-        return run.serve.engines
-    return 1 if front in FROZEN else 0
+    roles = {role.name: role for role in plan.roles}
+    found = [need(names, roles[front].device_group, 1) for front, names in fronts(plan).items()]
+    return found if "rollout" in roles or not engines else [need(("rollout",), "engine", 0), *found]
 
 
 def check_resources(

@@ -8,11 +8,9 @@ from typing import Any
 import ray
 
 from relax_core.api.engine import Capability
-from relax_core.api.errors import ConfigError
 from relax_core.runtimes.serve.actors import start_actor
 from relax_core.runtimes.serve.assignment import STATE, Assignment
 from relax_core.runtimes.serve.deployments import start_fronts, stop_fronts
-from relax_core.runtimes.serve.device import accelerators_of
 from relax_core.runtimes.serve.engines import EngineRanks
 from relax_core.runtimes.serve.model_ranks import FrozenRank
 from relax_core.runtimes.serve.proxies import StateClient
@@ -54,7 +52,6 @@ class Supervisor:
 
     async def start_ranks(self, checkpoint: Path | None, version: int, probe: Probe | None) -> frozenset[Capability]:
         """Engine and ranks, at once, and what the engine can do; nothing where there is none."""
-        self._check_accelerators()
         assignment = self.assignment
         followers = assignment.ranks("actor") - 1
         self._trainer = trainer = RankGroup(assignment, "actor", (LeadingRank, *[TrainerRank] * followers))
@@ -113,12 +110,3 @@ class Supervisor:
                 group.stop()
         if self._state is not None:
             ray.kill(self._state)
-
-    def _check_accelerators(self) -> None:
-        ranks = self.assignment.config.run.serve.actor_ranks + len(self.assignment.engines)
-        needed = accelerators_of(self.assignment.device) * ranks
-        there = int(ray.cluster_resources().get("GPU", 0))
-        if needed > there:
-            raise ConfigError(
-                f"serve.actor_ranks: with engines {needed} accelerators are needed, and the cluster has {there}"
-            )
