@@ -38,10 +38,7 @@ def preflight(config: RunConfig, plan: Plan, device: str, directory: Path) -> No
         if node["Alive"]:
             _check_node(node["NodeID"], node["NodeManagerHostname"], config, directory)
     run = config.run
-    weights = {
-        name: _weights(model.folder) for name, model in (("policy", run.model), ("teacher", run.teacher)) if model
-    }
-    ranks = {"serve.actor_ranks": run.serve.actor_ranks, "serve.engines": run.serve.engines}
+    weights = {"policy": _weights(run.model.folder), "teacher": _weights(run.teacher and run.teacher.folder)}
     engines = run.serve.engines if plan.role("rollout") or config.eval_sets else 0
     needed = needs(plan, run, engines, accelerators_of(device), weights)
     counts = {"serve.engines": engines, "serve.actor_ranks": run.serve.actor_ranks}
