@@ -1,7 +1,7 @@
 # quickstart | test | test-slow | test-backends | lint | bench. Each sets up what it needs; only Python has to be there.
 PYTHON ?= python3
 VENV ?= .venv
-# Megatron-Core, vLLM, TRL, verl and what they bring along, 3 GB, beside the packages of $(VENV).
+# Megatron-Core, vLLM, TransferQueue, TRL, verl and what they bring along, 3 GB, beside the packages of $(VENV).
 BACKENDS ?= .venv-backends
 # Which build of PyTorch to fetch: cpu, auto (by the GPU of this machine), cu126, ...
 TORCH_BACKEND ?= cpu
@@ -43,6 +43,7 @@ test-backends: $(BACKENDS)/.backends
 	OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 $(BACKENDS)/bin/pytest plugins/relax_algos/tests/parity
 	OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 $(BACKENDS)/bin/pytest plugins/relax_megatron
 	OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 $(BACKENDS)/bin/pytest plugins/relax_vllm
+	OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 $(BACKENDS)/bin/pytest plugins/relax_transferqueue
 
 lint: $(VENV)/.develop
 	$(VENV)/bin/ruff check .
@@ -76,6 +77,7 @@ $(BACKENDS)/.backends: $(VENV)/bin/uv $(PROJECTS) constraints.txt excludes.txt
 	$(PYTHON) -m venv $(BACKENDS)
 	$(VENV)/bin/uv pip install --python $(BACKENDS)/bin/python $(TORCH_FROM) -c constraints.txt -b constraints.txt \
 		--excludes excludes.txt $(EDITABLE) -e '.[test]' -e 'plugins/relax_vllm[backend]' \
+		-e 'plugins/relax_transferqueue[backend]' \
 		-e 'plugins/relax_algos[parity]' triton psutil
 	$(VENV)/bin/uv pip install --python $(BACKENDS)/bin/python --no-deps -c constraints.txt verl
 	$(BACKENDS)/bin/python -m pip install -q --no-deps --ignore-requires-python -c constraints.txt megatron-core

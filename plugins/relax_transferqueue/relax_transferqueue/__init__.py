@@ -1,0 +1,1 @@
+"""TransferQueue as a transport: rows in its storage units, leases and limits by Relax."""

@@ -1,0 +1,63 @@
+"""All that a run holds, with its values out of TransferQueue, and back into it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from relax_core.api.columns import Column
+from relax_core.transports.memory.blobs import Blobs
+from relax_core.transports.memory.group import Cells, Group, Piece
+from relax_core.transports.memory.index import Held
+from relax_transferqueue.stored import Stored, loaded, with_cells
+
+BLOB = "bytes"
+"""The field of a blob's row."""
+
+Array = npt.NDArray[Any]
+
+
+class Emptied(NamedTuple):
+    """What the index is to hold, and the rows of TransferQueue that the values belong into."""
+
+    held: Held[Stored]
+    blobs: Blobs[str]
+    rows: Mapping[str, Mapping[str, Array]]
+
+
+def filled(
+    held: Held[Stored], blobs: Blobs[str], found: Mapping[tuple[str, str], Array]
+) -> tuple[Held[Column], Blobs[bytes]]:
+    """The same with values; ``found`` has the fields of all rows, by row and field."""
+    groups = {key: loaded(group, group.cells, found) for key, group in held.groups.items()}
+    copies: Blobs[bytes] = Blobs()
+    for key, blob in blobs.held.items():
+        copies.put(key, found[blob.data, BLOB].tobytes(), blob.nbytes, blob.references)
+    return Held(groups, held.gone, held.dropped, held.finished), copies
+
+
+def emptied(held: Held[Column], blobs: Blobs[bytes], new_row: Callable[[], str]) -> Emptied:
+    """The same with values in new rows: of each group one, and more where a column came in several pieces."""
+    rows: dict[str, dict[str, Array]] = {}
+    groups = {key: _stored(group, rows, new_row) for key, group in held.groups.items()}
+    places: Blobs[str] = Blobs()
+    for key, blob in blobs.held.items():
+        row = new_row()
+        rows[row] = {BLOB: np.frombuffer(blob.data, np.uint8)}
+        places.put(key, row, blob.nbytes, blob.references)
+    return Emptied(Held(groups, held.gone, held.dropped, held.finished), places, rows)
+
+
+def _stored(group: Group[Column], rows: dict[str, dict[str, Array]], new_row: Callable[[], str]) -> Group[Stored]:
+    names: list[str] = []
+    cells: dict[str, Cells[Stored]] = {}
+    for name, written in group.cells.items():
+        cells[name] = Cells()
+        for number, piece in enumerate(written.pieces):
+            if number == len(names):
+                names.append(new_row())
+            rows.setdefault(names[number], {})[name] = piece.part.values
+            part = Stored.of(piece.part, names[number])
+            cells[name].add(Piece(piece.places, part, piece.version, piece.picks))
+    return with_cells(group, cells)

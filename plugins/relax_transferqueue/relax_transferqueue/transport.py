@@ -1,0 +1,224 @@
+"""Rows in the storage units of TransferQueue; which there are, and who may have them, is in the index of the run.
+
+TransferQueue keeps rows of named fields. Here such a row is what one ``append`` or ``write`` brings to one group, and
+each field is a column of it from end to end: dense, with its own dtype. What TransferQueue has no notion of (groups,
+leases, what was acknowledged, limits, versions) is the index's, which is the same as that of the other transports.
+"""
+
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from ray.actor import ActorHandle
+
+from relax_core.api.columns import Column, ColumnSpec, IntArray, Table
+from relax_core.api.context import Context
+from relax_core.api.transport import Consumer, Lease, Transport
+from relax_core.transports.memory.blobs import blob_key
+from relax_core.transports.memory.declarations import Declarations
+from relax_core.transports.memory.group import Group
+from relax_core.transports.memory.index import Taken
+from relax_core.transports.memory.schema import Writing, split
+from relax_core.transports.memory.snapshots import restored, snapshot_of
+from relax_core.transports.memory.tables import table_of, wanted_groups, wanted_rows
+from relax_core.transports.ray.calls import find_actor
+from relax_core.transports.ray.server import RunServer
+from relax_transferqueue.config import TransferQueueTransportConfig
+from relax_transferqueue.copies import BLOB, emptied, filled
+from relax_transferqueue.index_server import IndexServer
+from relax_transferqueue.queue import Queue
+from relax_transferqueue.started import CONTROLLER, SHARED, start
+from relax_transferqueue.stored import Stored, fields_of, loaded, stored
+
+
+class TransferQueueTransport(Transport):
+    """One end of the run's transport; every process of the run builds its own.
+
+    Args:
+        config: Capacity, deadline, and whose TransferQueue.
+        context: Names the run, and so the partition of its rows.
+    """
+
+    def __init__(self, config: TransferQueueTransportConfig, context: Context) -> None:
+        self._config = config
+        self._run_id = context.run_id
+        self._count = context.count
+        self._server = RunServer(context.run_id, config.call_seconds)
+        self._joining = threading.Lock()
+        self._joined: tuple[Declarations, Queue] | None = None
+        self._started: list[ActorHandle] = []
+
+    def open(self, columns: Sequence[ColumnSpec], consumers: Sequence[Consumer]) -> None:
+        declared = Declarations(columns, consumers)
+        self._server.start(IndexServer, declared.state(), self._config.capacity_bytes)
+        if not self._config.attach:
+            self._started = start(self._run_id, self._config.units, self._config.call_seconds)
+
+    # Rows come in.
+
+    def append(
+        self,
+        group: int,
+        columns: Sequence[Column],
+        version: int | None = None,
+        timeout: float = 0.0,
+        close: bool = False,
+        repeat: bool = False,
+    ) -> IntArray:
+        rows, entries = self._declared.schema.check_append(group, columns)
+        [writing] = self._put([Writing(group, np.arange(rows), entries)])
+        arguments = (group, rows, writing.entries, version, timeout, close, repeat)
+        ids: IntArray = self._ask("append", *arguments, wait=timeout, repeatable=close and repeat)
+        return ids.copy()
+
+    def write(
+        self, ids: npt.ArrayLike, columns: Sequence[Column], version: int | None = None, repeat: bool = False
+    ) -> None:
+        writings = self._put(split(ids, columns, self._declared.schema))
+        self._ask("write", writings, version, repeat, repeatable=repeat)
+
+    def close_group(self, group: int) -> None:
+        self._ask("close_group", group)
+
+    def drop(self, groups: npt.ArrayLike) -> None:
+        self._ask("drop", np.asarray(groups, np.int64).ravel().tolist(), repeatable=True)
+
+    def finish(self) -> None:
+        self._ask("finish", repeatable=True)
+
+    # Groups go out.
+
+    def take(
+        self, consumer: str, minimum: int = 1, maximum: int = 1, timeout: float = 0.0, seconds: float = 600.0
+    ) -> Lease | None:
+        taken: Taken[Stored] | None = self._server.call(
+            "take", consumer, minimum, maximum, timeout, seconds, wait=timeout
+        )
+        if taken is None:
+            return None
+        light = self._declared.light(consumer)
+        table = self._table(taken.key, None, taken.groups, light)
+        return Lease(taken.key, consumer, table, seconds, taken.attempt)
+
+    def fetch(self, lease: Lease, columns: Sequence[str], ids: npt.ArrayLike | None = None) -> Table:
+        specs = self._declared.readable(lease.consumer, columns)
+        wanted, keys = wanted_groups(lease, ids)
+        table = self._table(lease.key, keys, self._leased(lease.key, keys), specs)
+        return wanted_rows(table, wanted)
+
+    def renew(self, lease: Lease, seconds: float) -> Lease:
+        self._server.call("renew", lease.key, seconds, repeatable=True)
+        return replace(lease, seconds=seconds)
+
+    def ack(self, lease: Lease) -> None:
+        self._ask("ack", lease.key)
+
+    def nack(self, lease: Lease) -> None:
+        self._server.call("nack", lease.key, repeatable=True)
+
+    def reclaim(self, consumer: str) -> None:
+        self._server.call("reclaim", consumer, repeatable=True)
+
+    # Blobs.
+
+    def put_blob(self, data: bytes) -> str:
+        key = blob_key(data)
+        if not self._server.call("hold_blob", key):
+            row = new_row()
+            self._queue.put({row: {BLOB: np.frombuffer(data, np.uint8)}})
+            self._ask("put_blob", key, row, len(data))
+        return key
+
+    def get_blob(self, key: str) -> bytes:
+        row: str = self._server.call("blob_row", key, repeatable=True)
+        data: bytes = self._queue.get({row: {BLOB}})[row, BLOB].tobytes()
+        self._server.call("blob_row", key, repeatable=True)  # Nobody has released it while it was read.
+        return data
+
+    def release_blob(self, key: str) -> None:
+        self._ask("release_blob", key)
+
+    # The whole.
+
+    def snapshot(self) -> Mapping[str, Any]:
+        declared, seconds = self._declared, self._config.call_seconds
+        held, blobs = self._server.call("keep", 2 * seconds, repeatable=True)
+        fields = fields_of(held.groups.values(), declared.schema.specs)
+        fields |= {blob.data: {BLOB} for blob in blobs.held.values()}
+        found = self._queue.get(fields)
+        self._ask("let_go", repeatable=True)
+        return snapshot_of(declared, *filled(held, blobs, found))
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        held, blobs, rows = emptied(*restored(snapshot, self._declared), new_row)
+        self._queue.put(rows)
+        self._ask("restore", held, blobs)
+
+    def depth(self) -> Mapping[str, int]:
+        depth: Mapping[str, int] = self._server.call("depth", repeatable=True)
+        return depth
+
+    # What this end knows of the run.
+
+    @property
+    def _declared(self) -> Declarations:
+        return self._join()[0]
+
+    @property
+    def _queue(self) -> Queue:
+        return self._join()[1]
+
+    def _join(self) -> tuple[Declarations, Queue]:
+        with self._joining:
+            if self._joined is None:
+                declared = Declarations.of(self._server.call("declared", repeatable=True))
+                seconds = self._config.call_seconds
+                controller = find_actor(CONTROLLER, SHARED if self._config.attach else self._run_id, seconds)
+                self._joined = declared, Queue(controller, self._run_id, seconds, self._count)
+            return self._joined
+
+    def _ask(self, method: str, *arguments: Any, wait: float = 0.0, repeatable: bool = False) -> Any:
+        """What the index answers; what it no longer needs is cleared."""
+        result, garbage = self._server.call(method, *arguments, wait=wait, repeatable=repeatable)
+        if garbage:
+            self._queue.clear(garbage)
+        return result
+
+    def _put(self, writings: Sequence[Writing[Column]]) -> list[Writing[Stored]]:
+        """The same writings once their values are in TransferQueue, each in a row of its own."""
+        placed = [(new_row(), writing) for writing in writings]
+        self._queue.put(
+            {
+                row: {column.spec.name: column.values for column in (*writing.entries.rows, *writing.entries.shared)}
+                for row, writing in placed
+            }
+        )
+        return [Writing(writing.group, writing.places, stored(writing.entries, row)) for row, writing in placed]
+
+    def _leased(self, lease: str, keys: set[int] | None) -> list[Group[Stored]]:
+        groups: list[Group[Stored]] = self._server.call("leased", lease, keys, repeatable=True)
+        return groups
+
+    def _table(self, lease: str, only: set[int] | None, groups: list[Group[Stored]], specs: list[ColumnSpec]) -> Table:
+        """Columns of leased groups; of those that are still leased when their values have been read.
+
+        TransferQueue gives the place of a row that was cleared to another one, so what was read of a group that has
+        been dropped meanwhile may be something else.
+        """
+        names = [spec.name for spec in specs]
+        found: Mapping[tuple[str, str], npt.NDArray[Any]] = {}
+        while wanted := fields_of(groups, names):
+            found = self._queue.get(wanted)
+            before, groups = len(groups), self._leased(lease, only)
+            if len(groups) == before:
+                break
+        return table_of([loaded(group, names, found) for group in groups], specs)
+
+
+def new_row() -> str:
+    """A key that no row of TransferQueue has had."""
+    return uuid.uuid4().hex
