@@ -38,7 +38,8 @@ def preflight(config: RunConfig, plan: Plan, device: str, directory: Path) -> No
         if node["Alive"]:
             _check_node(node["NodeID"], node["NodeManagerHostname"], config, directory)
     run = config.run
-    weights = {"policy": _weights(run.model.folder), "teacher": _weights(run.teacher and run.teacher.folder)}
+    teacher = None if run.teacher is None else run.teacher.folder
+    weights = {"policy": _weights(run.model.folder), "teacher": _weights(teacher)}
     engines = run.serve.engines if plan.role("rollout") or config.eval_sets else 0
     needed = needs(plan, run, engines, accelerators_of(device), weights)
     counts = {"serve.engines": engines, "serve.actor_ranks": run.serve.actor_ranks}
