@@ -16,6 +16,7 @@ WELL_KNOWN = {
     "sft": "relax-algos",
     "megatron": "relax-megatron",
     "sglang": "relax-sglang",
+    "transferqueue": "relax-transferqueue",
     "vllm": "relax-vllm",
 }
 """Where components live that a configuration may name before their plugin is installed."""

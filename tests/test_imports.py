@@ -60,6 +60,7 @@ def test_commands_that_only_look_import_no_heavy_package(arguments: list[str]) -
         "relax_core.registry",
         "relax_algos.plugin",
         "relax_megatron.plugin",
+        "relax_transferqueue.plugin",
         "relax_vllm.plugin",
     ],
 )
