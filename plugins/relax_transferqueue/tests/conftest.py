@@ -23,12 +23,12 @@ class Ends:
         self._numbers = itertools.count()
         self._builds: WeakKeyDictionary[Transport, partial[Transport]] = WeakKeyDictionary()
 
-    def make(self, **settings: Any) -> Transport:
-        """A transport of a run of its own."""
+    def make(self, run_id: str = "", **settings: Any) -> Transport:
+        """A transport of a run of its own, or another end of that of ``run_id`` with other settings."""
         from relax_transferqueue.config import TransferQueueTransportConfig
         from relax_transferqueue.transport import TransferQueueTransport
 
-        context = Context(f"transferqueue-test-{next(self._numbers)}", 0, Path())
+        context = Context(run_id or f"transferqueue-test-{next(self._numbers)}", 0, Path())
         build = partial(TransferQueueTransport, TransferQueueTransportConfig(**settings), context)
         transport = build()
         self._builds[transport] = build
