@@ -116,7 +116,8 @@ class Transport(ABC):
     def take(
         self, consumer: str, minimum: int = 1, maximum: int = 1, timeout: float = 0.0, seconds: float = 600.0
     ) -> Lease | None:
-        """Leases between ``minimum`` and ``maximum`` ready groups, oldest group id first.
+        """Leases between ``minimum`` and ``maximum`` ready groups: those first that were handed out before, so that
+        whoever repeats a batch gets what it had, then the oldest group ids. The table is in the order of the ids.
 
         Returns ``None`` when fewer than ``minimum`` are ready at the deadline ("nothing yet"). After ``finish``, when
         no more can become ready, a remainder below ``minimum`` is handed out as it is; a group on lease can come back

@@ -58,21 +58,9 @@ def check_runtime(config: RunConfig, runtime: str) -> Iterator[Finding]:
                 (selected.section, "name"),
                 f"{selected.name} works with --runtime {' and '.join(able)}, not {runtime}",
             )
-    if runtime == "serve":
-        yield from _check_serve(config.run)
-    else:
+    if runtime != "serve":
         for place, value in {("serve", key): value for key, value in _changed(config.run.serve).items()}.items():
             yield place, f"{show(value, place)} would be ignored: the runtime is {runtime}; use --runtime serve"
-
-
-def _check_serve(run: RunSections) -> Iterator[Finding]:
-    if run.batch.streaming:
-        yield ("batch", "streaming"), "true is not available with --runtime serve yet"
-    if run.rollout.surplus:
-        yield ("rollout", "surplus"), f"{run.rollout.surplus} is not available with --runtime serve yet"
-    if run.record.every:
-        for key, value in _changed(run.record).items():
-            yield ("record", key), f"{value} would be ignored: --runtime serve stores no batches yet"
 
 
 def requirements_of(algorithm: Selected) -> Requirements:

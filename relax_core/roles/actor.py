@@ -109,12 +109,13 @@ class Actor(Role):
         groups = tuple(dict.fromkeys(lease.table.groups.tolist()))
         repeated = lease.attempt > 1
         if not (repeated and groups == self._batches.finished):
-            if not (repeated and groups == self._batches.begun):
-                if self._drop_stale(lease):
-                    return Progress.WORKED
-                self._batches.begin(groups, self.state())
+            begun = repeated and groups == self._batches.begun
+            if not begun and self._drop_stale(lease):
+                return Progress.WORKED
             self._go_on()
             with held(self._transport, lease):
+                if not begun:
+                    self._batches.begin(groups, self.state())
                 await self._train(lease)
         self._transport.ack(lease)
         self.training = False
@@ -148,8 +149,6 @@ class Actor(Role):
 
     async def _train(self, lease: Lease) -> None:
         self.training = True
-        if self._recorder is not None:
-            self._recorder.begin(self.batches)
         record = self._record(lease)
         updates = self._plan_batch(lease.table, self.batches).updates
         for update in updates:
@@ -157,18 +156,18 @@ class Actor(Role):
         await self._finish(record, updates)
 
     async def _finish(self, record: BatchRecord | None, updates: tuple[UpdatePlan, ...]) -> None:
-        """Publishes what was trained, and only then lets the source replace its groups: see Admission. Where the
-        publication goes on beside, the source counts them until it has arrived."""
+        """Stores and publishes what was trained, and only then lets the source replace its groups: see Admission. Where
+        the publication goes on beside, the source counts them until it has arrived."""
+        if record is not None and self._recorder is not None:
+            self._recorder.write(replace(record, updates=updates), await self._ranks.logprobs())
         with self.timeline.span(self.name, "publish", version=self._version() + 1):
             await self._publish()
         self.batches += 1
         self._batches.finish(self.state())
-        if record is not None and self._recorder is not None:
-            self._recorder.finish(replace(record, updates=updates))
 
     def _record(self, lease: Lease) -> BatchRecord | None:
         """The rows of a lease for people, if the present batch is kept."""
-        if self._recorder is None or not self._recorder.active:
+        if self._recorder is None or not self._recorder.keeps(self.batches):
             return None
         return BatchRecord(self.batches, self.updates + 1, self._version(), 1.0, self._whole(lease), ())
 

@@ -3,8 +3,10 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
+import numpy as np
+import numpy.typing as npt
+
 from relax_core.api.columns import ColumnSpec
-from relax_core.api.errors import TrainingError
 from relax_core.api.trainer import Sums
 from relax_core.api.transport import Lease
 from relax_core.dataflow.batching import UpdatePlan
@@ -21,30 +23,34 @@ class Ranks(ABC):
     size: int
     prefers_groups: bool = False
 
-    @abstractmethod
     async def train(self, lease: Lease, update: UpdatePlan, number: int) -> tuple[Sums, Mapping[str, float]]:
-        """One optimizer step on the update's rows.
+        """One optimizer step on the update's rows: :meth:`accumulate`, then :meth:`apply`."""
+        await self.accumulate(lease, update, number, first=True)
+        return await self.apply(number)
+
+    @abstractmethod
+    async def accumulate(self, lease: Lease, update: UpdatePlan, number: int, first: bool) -> None:
+        """Adds the gradients of rows; any number of calls before one :meth:`apply`.
 
         Args:
             lease: Holds the rows; every rank fetches its own.
             update: Which rows, and how they are dealt to ranks and micro-batches.
-            number: Of this update, from 1. An update that was made already is not made again: its result is returned.
+            number: Of the update they are for, from 1. For one that was made already nothing is computed.
+            first: Whatever was accumulated before is forgotten: whoever asked for it is gone.
+        """
+
+    @abstractmethod
+    async def apply(self, number: int) -> tuple[Sums, Mapping[str, float]]:
+        """One optimizer step with what was accumulated; the same result again for an update that was made already.
 
         Returns:
-            The sums of all ranks, and what ``apply`` told on one of them.
+            The sums of all ranks, and what ``apply`` of the trainer told on one of them.
         """
 
-    async def accumulate(self, lease: Lease, update: UpdatePlan) -> Sums:
-        """Adds the gradients of the update's rows; any number of calls before one :meth:`apply`.
-
-        Raises:
-            TrainingError: These ranks make whole updates only.
-        """
-        raise TrainingError(f"{type(self).__name__} make whole updates only; set batch.streaming to false")
-
-    async def apply(self, weight: float) -> Mapping[str, float]:
-        """One optimizer step with what was accumulated, divided by ``weight``; what ``apply`` of the trainer told."""
-        raise TrainingError(f"{type(self).__name__} make whole updates only; set batch.streaming to false")
+    async def logprobs(self) -> Mapping[int, npt.NDArray[np.generic]]:
+        """By row id what the trainer computed on the present batch, if that is kept; see
+        :class:`relax_core.roles.seen_logprobs.SeenLogprobs`."""
+        return {}
 
     @abstractmethod
     async def forward(self, lease: Lease, update: UpdatePlan, column: ColumnSpec, version: int) -> None:

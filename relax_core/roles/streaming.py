@@ -10,7 +10,6 @@ import numpy as np
 
 from relax_core.api.columns import NO_VERSION, Column, IntArray, Table
 from relax_core.api.errors import EndOfStream
-from relax_core.api.trainer import Sums
 from relax_core.api.transport import Lease
 from relax_core.checkpoint.batches import BatchRecord
 from relax_core.dataflow.batching import UpdatePlan
@@ -25,7 +24,6 @@ class Piece:
 
     lease: Lease
     update: UpdatePlan
-    sums: Sums
     record: BatchRecord | None
     seconds: float
     generated: int
@@ -44,6 +42,9 @@ class StreamingActor(Actor):
     def __init__(self, *arguments: Any, grows: Callable[[int], bool], **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._grows = grows
+        self._repeats = True
+        """Whether groups that somebody before had may still come: first of all, and one by one, since each is either
+        trained already, or of the batch that was begun, or neither."""
         self._pieces: list[Piece] = []
         self._leases = ExitStack()
 
@@ -51,13 +52,14 @@ class StreamingActor(Actor):
         """Adds what is ready to the batch; makes the update when it is complete or will grow no more."""
         self.wait()
         await self._take_back()
-        missing = self._batch.tasks - self._groups
+        missing = 1 if self._repeats else self._batch.tasks - self._groups
         try:
             lease = self._transport.take(self.name, 1, missing, self.patience)
         except EndOfStream:
             return Progress.DONE
         if lease is not None:
-            if self._drop_stale(lease):
+            self._repeats = lease.attempt > 1
+            if self._settled_before(lease):
                 return Progress.WORKED
             self._go_on()
             await self._add(lease)
@@ -68,6 +70,15 @@ class StreamingActor(Actor):
             await self._complete()
         self.wait()
         return Progress.WORKED
+
+    def _settled_before(self, lease: Lease) -> bool:
+        """Whether nothing is to be trained: the groups are trained already, or too old; those of a begun batch never
+        are."""
+        groups, repeated = set(lease.table.groups.tolist()), lease.attempt > 1
+        if repeated and groups <= set(self._batches.finished):
+            self._transport.ack(lease)
+            return True
+        return not (repeated and groups <= set(self._batches.begun)) and self._drop_stale(lease)
 
     async def close(self) -> None:
         """Gives the batch up; its groups are not trained."""
@@ -80,14 +91,12 @@ class StreamingActor(Actor):
     async def _add(self, lease: Lease) -> None:
         self._leases.enter_context(held(self._transport, lease))
         started, tokens = time.monotonic(), self._generated_tokens()
-        if not self._pieces and self._recorder is not None:
-            self._recorder.begin(self.batches)
         update = self._plan_batch(lease.table, self.batches).updates[0]
         with self.timeline.span(self.name, "accumulate"):
-            sums = await self._ranks.accumulate(lease, update)
+            await self._ranks.accumulate(lease, update, self.updates + 1, first=not self._pieces)
         record = self._record(lease)
         tokens = self._generated_tokens() - tokens
-        self._pieces.append(Piece(lease, update, sums, record, time.monotonic() - started, tokens))
+        self._pieces.append(Piece(lease, update, record, time.monotonic() - started, tokens))
 
     async def _complete(self) -> None:
         self.training = True
@@ -95,9 +104,8 @@ class StreamingActor(Actor):
         groups = [group for piece in pieces for group in dict.fromkeys(piece.lease.table.groups.tolist())]
         self._batches.begin(groups, self.state())
         started = time.monotonic()
-        sums = sum((piece.sums for piece in pieces), Sums())
         with self.timeline.span(self.name, "update"):
-            metrics = await self._ranks.apply(sums.weight)
+            sums, metrics = await self._ranks.apply(self.updates + 1)
         seconds = time.monotonic() - started + sum(piece.seconds for piece in pieces)
         tokens = sum(piece.generated for piece in pieces)
         table, update = _joined(pieces)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from relax_core.api.columns import Column, ColumnSpec
 from relax_core.api.errors import ConfigError
@@ -18,7 +19,7 @@ from relax_core.dataflow.plan import Plan
 from relax_core.metrics.timeline import NO_TIMELINE, Timeline
 from relax_core.roles.objective import Objective
 from relax_core.roles.ranks import Ranks
-from relax_core.roles.recorder import BatchRecorder
+from relax_core.roles.seen_logprobs import SeenLogprobs
 
 Result = TypeVar("Result")
 
@@ -34,7 +35,7 @@ class TrainingRank:
         objective: The loss.
         temperature: Temperature of every log-probability.
         rank: Which of the update's ranks this one is.
-        recorder: Keeps what the trainer computes; ``None`` keeps nothing.
+        seen: Keeps what the trainer computes; ``None`` keeps nothing.
         timeline: Told when the rank fetched and computed.
     """
 
@@ -44,7 +45,7 @@ class TrainingRank:
     objective: Objective
     temperature: float
     rank: int = 0
-    recorder: BatchRecorder | None = None
+    seen: SeenLogprobs | None = None
     timeline: Timeline = NO_TIMELINE
 
     def __post_init__(self) -> None:
@@ -53,13 +54,14 @@ class TrainingRank:
             known = ", ".join(sorted(self.trainer.outputs))
             raise ConfigError(f"algorithm: needs the output {output!r}; {type(self.trainer).__name__} computes {known}")
 
-    def accumulate(self, lease: Lease, update: UpdatePlan) -> Sums:
-        """Adds the gradients of this rank's micro-batches."""
+    def accumulate(self, lease: Lease, update: UpdatePlan, number: int) -> Sums:
+        """Adds the gradients of this rank's micro-batches, for the update of that number."""
         batches = self._micro_batches(lease, update)
         with self.timeline.span(lease.consumer, "accumulate"):
-            if self.recorder is None:
+            if self.seen is None:
                 return self.trainer.accumulate(batches, self.objective)
-            return self.recorder.accumulate(batches, self.objective, self.trainer.accumulate)
+            self.seen.begin(number)
+            return self.seen.accumulate(batches, self.objective, self.trainer.accumulate)
 
     def forward(self, lease: Lease, update: UpdatePlan, column: ColumnSpec, version: int) -> None:
         """Writes the column for this rank's rows."""
@@ -101,19 +103,20 @@ class LocalRanks(Ranks):
         self._rank = rank
         self._before_update = before_update
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rank")
+        self._sums = Sums()
         self.prefers_groups = rank.trainer.prefers_groups
 
-    async def train(self, lease: Lease, update: UpdatePlan, number: int) -> tuple[Sums, Mapping[str, float]]:
-        sums = await self.accumulate(lease, update)
-        return sums, await self.apply(sums.weight)
+    async def accumulate(self, lease: Lease, update: UpdatePlan, number: int, first: bool) -> None:
+        sums = await self._on_thread(lambda: self._rank.accumulate(lease, update, number))
+        self._sums = sums if first else self._sums + sums
 
-    async def accumulate(self, lease: Lease, update: UpdatePlan) -> Sums:
-        return await self._on_thread(lambda: self._rank.accumulate(lease, update))
-
-    async def apply(self, weight: float) -> Mapping[str, float]:
+    async def apply(self, number: int) -> tuple[Sums, Mapping[str, float]]:
         if self._before_update is not None:
             await self._before_update()
-        return await self._on_thread(lambda: self._rank.trainer.apply(weight))
+        return self._sums, await self._on_thread(lambda: self._rank.trainer.apply(self._sums.weight))
+
+    async def logprobs(self) -> Mapping[int, npt.NDArray[np.generic]]:
+        return {} if self._rank.seen is None else self._rank.seen.logprobs
 
     async def forward(self, lease: Lease, update: UpdatePlan, column: ColumnSpec, version: int) -> None:
         await self._on_thread(lambda: self._rank.forward(lease, update, column, version))

@@ -34,6 +34,7 @@ from relax_core.roles.reward import RewardRole
 from relax_core.roles.role import Role
 from relax_core.roles.rollout import Rollout
 from relax_core.roles.scoring import Scorer
+from relax_core.roles.seen_logprobs import SeenLogprobs
 from relax_core.roles.source import Source
 from relax_core.roles.streaming import StreamingActor
 from relax_core.roles.supervised import Supervised
@@ -102,11 +103,13 @@ class Stage:
         )
         self.rollout: Rollout | None = None
         self._temperature = 1.0 if parts.plan.requirements.supervised else parts.sampling.temperature
-        self._recorder = None
+        self._recorder, seen = None, None
         if parts.record is not None:
-            self._recorder = BatchRecorder(*parts.record, self._temperature)
+            write, every = parts.record
+            self._recorder = BatchRecorder(write, every, self._temperature)
+            seen = SeenLogprobs(every, parts.plan.updates_per_batch)
         self._held: list[LocalRanks] = []
-        self.ranks = self._ranks(parts.trainer, self._temperature, self._recorder, parts.publications)
+        self.ranks = self._ranks(parts.trainer, self._temperature, seen, parts.publications)
         parts.transport.open(parts.plan.columns, parts.plan.consumers)
         self._activity = Activity()
         self.actor = self._actor()
@@ -186,12 +189,12 @@ class Stage:
         self,
         trainer: Trainer,
         temperature: float,
-        recorder: BatchRecorder | None = None,
+        seen: SeenLogprobs | None = None,
         publications: Publisher | None = None,
     ) -> Ranks:
         parts = self.parts
         objective = Objective(parts.algorithm, parts.plan.old)
-        rank = TrainingRank(parts.plan, trainer, parts.transport, objective, temperature, recorder=recorder)
+        rank = TrainingRank(parts.plan, trainer, parts.transport, objective, temperature, seen=seen)
         self._held.append(LocalRanks(rank, None if publications is None else publications.before_update))
         return self._held[-1]
 

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from relax_core.api.errors import ConfigError
-from relax_core.config.checks import check_runtime
 from relax_core.config.load import load_run
 
 
@@ -151,17 +150,3 @@ def test_a_model_is_looked_for_from_the_current_folder(
 def test_all_contradictions_are_told(document: dict[str, Any]) -> None:
     lines = refusal(document, "epochs=1", "max_staleness=1", "sampling.temperature=0").splitlines()
     assert sorted(line.partition(":")[0] for line in lines) == ["epochs", "max_staleness", "sampling.temperature"]
-
-
-@pytest.mark.parametrize(
-    ("override", "line"),
-    [
-        ("record.keep=3", "3 would be ignored: --runtime serve stores no batches yet"),
-        ("record.every=0", None),
-    ],
-)
-def test_what_serve_does_not_do_yet_is_refused(document: dict[str, Any], override: str, line: str | None) -> None:
-    settings = ["transport=ray", "weight_sync=disk", override]
-    findings = list(check_runtime(load_run(None, settings, document), "serve"))
-    key = tuple(override.partition("=")[0].split("."))
-    assert findings == ([] if line is None else [(key, line)])

@@ -17,6 +17,7 @@ from relax_core.roles.objective import Objective
 from relax_core.roles.ranks import Ranks
 from relax_core.roles.recorder import BatchRecorder
 from relax_core.roles.role import Progress
+from relax_core.roles.seen_logprobs import SeenLogprobs
 from relax_core.roles.streaming import StreamingActor
 from relax_core.roles.training import LocalRanks, TrainingRank
 from relax_core.trainers.torch.trainer import TorchTrainer
@@ -55,8 +56,11 @@ class Bench:
         self.transport: MemoryTransport = opened(self.plan)
         self.algorithm = GRPO(GRPOConfig(), None)
         self.advantages = Advantages(self.algorithm, self.plan.requirements, self.transport, self.batch.tasks)
-        recorder = None if self.kept is None else BatchRecorder(self.kept.append, self.every, 1.0)
-        self.ranks = self.trainer if isinstance(self.trainer, Ranks) else self._local(self.trainer, recorder)
+        recorder, seen = None, None
+        if self.kept is not None:
+            recorder = BatchRecorder(self.kept.append, self.every, 1.0)
+            seen = SeenLogprobs(self.every, self.plan.updates_per_batch)
+        self.ranks = self.trainer if isinstance(self.trainer, Ranks) else self._local(self.trainer, seen)
         arguments: tuple[Any, ...] = (
             self.plan,
             self.batch,
@@ -72,9 +76,9 @@ class Bench:
         )
         self.actor = StreamingActor(*arguments, grows=self.grows) if self.streaming else Actor(*arguments)
 
-    def _local(self, trainer: TorchTrainer, recorder: BatchRecorder | None) -> LocalRanks:
+    def _local(self, trainer: TorchTrainer, seen: SeenLogprobs | None) -> LocalRanks:
         objective = Objective(self.algorithm, self.plan.old)
-        return LocalRanks(TrainingRank(self.plan, trainer, self.transport, objective, 1.0, recorder=recorder))
+        return LocalRanks(TrainingRank(self.plan, trainer, self.transport, objective, 1.0, seen=seen))
 
     def grows(self, groups: int) -> bool:
         """Whether more groups may come than the actor has."""

@@ -41,17 +41,13 @@ class Versions(Ranks):
         blank = [np.zeros(length) for length in table["loss_mask"].lengths]
         self.bench.transport.write(table.ids, [Column.of(column, blank)], version)
 
-    async def train(self, lease: Lease, update: UpdatePlan, number: int) -> tuple[Sums, Mapping[str, float]]:
-        return await self.accumulate(lease, update), {"skipped": 0.0}
-
-    async def accumulate(self, lease: Lease, update: UpdatePlan) -> Sums:
+    async def accumulate(self, lease: Lease, update: UpdatePlan, number: int, first: bool) -> None:
         assert self.bench is not None
         table = self.bench.transport.fetch(lease, ["old_logprobs"])
         self.seen.append((self.bench.version, sorted(set(table.versions["old_logprobs"].tolist()))))
-        return Sums(0.0, 1.0)
 
-    async def apply(self, weight: float) -> Mapping[str, float]:
-        return {"skipped": 0.0}
+    async def apply(self, number: int) -> tuple[Sums, Mapping[str, float]]:
+        return Sums(0.0, 1.0), {"skipped": 0.0}
 
 
 class Lane:

@@ -84,8 +84,10 @@ class SlowRanks(Ranks):
     def __init__(self, slow: Slow) -> None:
         self.slow = slow
 
-    async def train(self, lease: Lease, update: UpdatePlan, number: int) -> tuple[Sums, Mapping[str, float]]:
+    async def accumulate(self, lease: Lease, update: UpdatePlan, number: int, first: bool) -> None:
         self.slow.work()
+
+    async def apply(self, number: int) -> tuple[Sums, Mapping[str, float]]:
         return Sums(), {}
 
     async def forward(self, lease: Lease, update: UpdatePlan, column: ColumnSpec, version: int) -> None:

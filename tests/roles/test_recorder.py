@@ -86,9 +86,7 @@ def test_without_log_probabilities_the_batch_is_kept_as_it_was_read() -> None:
     kept: list[BatchRecord] = []
     recorder = BatchRecorder(kept.append, 1, 0.5)
     table = Table(np.array([7]), np.array([2]), {"loss_mask": Column.of(core.LOSS_MASK, [[False, True]])})
-    recorder.begin(3)
-    assert recorder.active
-    recorder.finish(BatchRecord(3, 4, 1, 1.0, table, ()))
+    assert recorder.keeps(3)
+    recorder.write(BatchRecord(3, 4, 1, 1.0, table, ()), {})
     assert [set(record.table.columns) for record in kept] == [{"loss_mask"}]
     assert kept[0].temperature == 0.5
-    assert not recorder.active

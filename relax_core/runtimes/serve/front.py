@@ -7,11 +7,12 @@ import time
 from typing import Any, Protocol, runtime_checkable
 
 from relax_core.api.errors import RelaxError
-from relax_core.roles.role import Progress
+from relax_core.roles.role import Progress, Role
 from relax_core.runtimes.serve.assignment import Assignment
 from relax_core.runtimes.serve.process import prepare_process
 from relax_core.runtimes.serve.proxies import StateClient
-from relax_core.runtimes.serve.roles import Surroundings, build_roles
+from relax_core.runtimes.serve.roles import PATIENCE, Surroundings, build_roles
+from relax_core.transports.ray.calls import acall
 
 
 @runtime_checkable
@@ -101,15 +102,29 @@ class Front:
         roles = await build_roles(self._front, Surroundings(assignment, state, transport))
         seconds = assignment.config.run.serve.step_timeout
         ended: set[str] = set()
+        moves = 0
         while len(ended) < len(roles):
             for role in roles:
                 self._stamp.begin(f"a step of {role.name}", seconds)
                 progress = await role.step()
                 if progress is Progress.BUSY:
-                    await role.settled()
+                    moves = await _settled_or_moved(role, state, moves)
                 if progress is Progress.DONE:
                     ended.add(role.name)
                 if progress is Progress.WORKED and isinstance(role, Measured):
                     state("rolled_out", life, role.generated_tokens, role.seconds, role.generating)
         self._stamp.end("the stream has ended")
         state("ended", self._front)
+
+
+async def _settled_or_moved(role: Role, state: StateClient, seen: int) -> int:
+    """Waits until something has ended that the role left running, or something has moved elsewhere that it may be
+    waiting for; how often that was."""
+    settled = asyncio.create_task(role.settled())
+    moved = asyncio.create_task(acall(state.actor, "moved", seen, PATIENCE))
+    await asyncio.wait((settled, moved), return_when=asyncio.FIRST_COMPLETED)
+    for task in (settled, moved):
+        task.cancel()
+    await asyncio.gather(settled, moved, return_exceptions=True)
+    moves: int = seen if moved.cancelled() else moved.result()
+    return moves

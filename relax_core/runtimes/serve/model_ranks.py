@@ -16,6 +16,7 @@ from relax_core.api.transport import Lease
 from relax_core.dataflow.batching import UpdatePlan
 from relax_core.dataflow.plan import FROZEN
 from relax_core.roles.objective import Objective
+from relax_core.roles.seen_logprobs import SeenLogprobs
 from relax_core.roles.training import TrainingRank
 from relax_core.runtimes.components import Builder
 from relax_core.runtimes.serve.assignment import Assignment, rank_name
@@ -66,7 +67,9 @@ class ModelRank:
                 source, temperature = models[role]
                 self._hold(role, builder.frozen(source), temperature)
 
-    def _hold(self, role: str, trainer: Trainer, temperature: float | None = None) -> TrainingRank:
+    def _hold(
+        self, role: str, trainer: Trainer, temperature: float | None = None, seen: SeenLogprobs | None = None
+    ) -> TrainingRank:
         """A model for a role, at its own temperature or that of the policy."""
         self._models[role] = TrainingRank(
             self._assignment.plan,
@@ -75,7 +78,8 @@ class ModelRank:
             self._objective,
             temperature or self._assignment.temperature,
             self._rank,
-            timeline=self._timeline,
+            seen,
+            self._timeline,
         )
         return self._models[role]
 

@@ -7,6 +7,9 @@ from relax_core.roles.source import IssuedTask
 from relax_core.runtimes.serve.assignment import STATE
 from relax_core.transports.ray.calls import CALL_SECONDS, call, find_actor
 
+HELD_SECONDS = 10.0
+"""Time that one call waits for the run to go on, while an evaluation or a checkpoint holds it."""
+
 
 class StateClient:
     """Calls to the state of a run, from any thread.
@@ -34,12 +37,14 @@ class RemoteSource:
         state: The state of the run.
     """
 
-    complete = False
-    """Without a surplus nothing runs that the next batches do not take."""
-
     def __init__(self, state: StateClient) -> None:
         self._state = state
         self.exhausted = False
+
+    @property
+    def complete(self) -> bool:
+        complete: bool = self._state("complete")
+        return complete
 
     def admitted(self, patience: float = 0.0) -> list[IssuedTask]:
         tasks: list[IssuedTask]
@@ -110,7 +115,8 @@ class RemoteBatches:
         return counters
 
     def begin(self, groups: Sequence[int], counters: Mapping[str, int | float]) -> None:
-        self._state("begin", groups, counters)
+        while not self._state("begin", groups, counters, HELD_SECONDS, wait=HELD_SECONDS):
+            pass  # an evaluation or a checkpoint goes on, which have deadlines of their own
 
     def finish(self, counters: Mapping[str, int | float]) -> None:
         self._state("finish", counters)

@@ -4,15 +4,18 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import reduce
-from operator import add
+from operator import add, or_
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch.distributed
 from ray.actor import ActorHandle
 
 from relax_core.api.trainer import Sums, Trainer
 from relax_core.api.transport import Lease
 from relax_core.dataflow.batching import UpdatePlan
+from relax_core.roles.seen_logprobs import SeenLogprobs
 from relax_core.runtimes.components import Builder
 from relax_core.runtimes.publishing import make_publisher, open_service
 from relax_core.runtimes.serve.device import accelerators_of
@@ -38,8 +41,12 @@ class TrainerRank(ModelRank):
         self.trainer: Trainer = Builder(config, context).trainer(config.trainer, assignment.model, assignment.updates)
         if checkpoint is not None:
             self.trainer.load(checkpoint)
-        self._training = self._models["actor_fwd"] = self._hold("actor", self.trainer)
+        self._training = self._models["actor_fwd"] = self._hold("actor", self.trainer, seen=self._seen())
         self._load_frozen("actor")
+
+    def _seen(self) -> SeenLogprobs | None:
+        every = self._assignment.config.run.record.every
+        return SeenLogprobs(every, self._assignment.plan.updates_per_batch) if every else None
 
     def _join(self) -> None:
         # All ranks are on this machine: nothing else need hear them.
@@ -53,15 +60,20 @@ class TrainerRank(ModelRank):
             timeout=timedelta(seconds=self._timeout),
         )
 
-    def accumulate(self, lease: Lease, update: UpdatePlan) -> Sums:
+    def accumulate(self, lease: Lease, update: UpdatePlan, number: int, first: bool) -> Sums:
         """This rank's rows of one update. What somebody who is gone left half done is forgotten first."""
-        self.trainer.discard()
-        return self._training.accumulate(lease, update)
+        if first:
+            self.trainer.discard()
+        return self._training.accumulate(lease, update, number)
 
     def apply(self, denominator: float) -> Mapping[str, float]:
         """See :meth:`relax_core.api.trainer.Trainer.apply`."""
         with self._timeline.span("actor", "apply"):
             return self.trainer.apply(denominator)
+
+    def logprobs(self) -> dict[int, npt.NDArray[np.generic]]:
+        """Of this rank's rows of the present batch, if it is kept."""
+        return {} if self._training.seen is None else self._training.seen.logprobs
 
 
 class LeadingRank(TrainerRank):
@@ -80,27 +92,33 @@ class LeadingRank(TrainerRank):
         self._updates = MadeUpdates(self._assignment.plan.updates_per_batch)
         self._unpublished = True
 
-    def train(self, lease: Lease, update: UpdatePlan, number: int) -> tuple[Sums, Mapping[str, float]]:
-        """See :meth:`relax_core.roles.ranks.Ranks.train`.
+    def accumulate_all(self, lease: Lease, update: UpdatePlan, number: int, first: bool) -> None:
+        """See :meth:`relax_core.roles.ranks.Ranks.accumulate`."""
+
+        def compute() -> Sums:
+            pending = [other.accumulate.remote(lease, update, number, first) for other in self._others]
+            own = self.accumulate(lease, update, number, first)
+            return reduce(add, gather(pending, "accumulate", self._timeout), own)
+
+        rows = [int(lease.table.ids[row]) for rank in update.ranks for part in rank for row in part]
+        self._updates.accumulate(number, rows, first, compute)
+
+    def apply_all(self, number: int) -> tuple[Sums, Mapping[str, float]]:
+        """See :meth:`relax_core.roles.ranks.Ranks.apply`.
 
         Raises:
             TrainingError: The update of that number was made with other rows.
         """
-        rows = tuple(int(lease.table.ids[row]) for rank in update.ranks for part in rank for row in part)
-        return self._updates.once(number, rows, lambda: self._make(lease, update))
+        return self._updates.apply(number, lambda sums: self._apply(sums.weight))
 
-    def _make(self, lease: Lease, update: UpdatePlan) -> tuple[Sums, Mapping[str, float]]:
-        sums = self._accumulate(lease, update)
-        self._unpublished = True
-        return sums, self._apply(sums.weight)
-
-    def _accumulate(self, lease: Lease, update: UpdatePlan) -> Sums:
-        pending = [other.accumulate.remote(lease, update) for other in self._others]
-        own = self.accumulate(lease, update)
-        return reduce(add, gather(pending, "accumulate", self._timeout), own)
+    def logprobs_of_all(self) -> Mapping[int, npt.NDArray[np.generic]]:
+        """See :meth:`relax_core.roles.ranks.Ranks.logprobs`."""
+        pending = [other.logprobs.remote() for other in self._others]
+        return reduce(or_, gather(pending, "logprobs", self._timeout), self.logprobs())
 
     def _apply(self, denominator: float) -> Mapping[str, float]:
         self._publications.before_update()
+        self._unpublished = True
         pending = [other.apply.remote(denominator) for other in self._others]
         metrics = self.apply(denominator)
         gather(pending, "apply", self._timeout)

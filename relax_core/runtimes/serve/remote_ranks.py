@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping
 
+import numpy as np
+import numpy.typing as npt
+
 from relax_core.api.columns import ColumnSpec
 from relax_core.api.trainer import Sums
 from relax_core.api.transport import Lease
@@ -25,10 +28,17 @@ class RemoteRanks(Ranks):
         self._leader = find_actor(rank_name(front, 0), assignment.run_id)
         self.prefers_groups = call(self._leader, "prefers_groups")
 
-    async def train(self, lease: Lease, update: UpdatePlan, number: int) -> tuple[Sums, Mapping[str, float]]:
-        result: tuple[Sums, Mapping[str, float]]
-        result = await acall(self._leader, "train", lease, update, number, timeout=self._timeout)
+    async def accumulate(self, lease: Lease, update: UpdatePlan, number: int, first: bool) -> None:
+        await acall(self._leader, "accumulate_all", lease, update, number, first, timeout=self._timeout)
+
+    async def apply(self, number: int) -> tuple[Sums, Mapping[str, float]]:
+        result: tuple[Sums, Mapping[str, float]] = await acall(self._leader, "apply_all", number, timeout=self._timeout)
         return result
+
+    async def logprobs(self) -> Mapping[int, npt.NDArray[np.generic]]:
+        logprobs: Mapping[int, npt.NDArray[np.generic]]
+        logprobs = await acall(self._leader, "logprobs_of_all", timeout=self._timeout)
+        return logprobs
 
     async def forward(self, lease: Lease, update: UpdatePlan, column: ColumnSpec, version: int) -> None:
         await acall(self._leader, "forward_all", lease, update, column, version, timeout=self._timeout)

@@ -20,6 +20,7 @@ from relax_core.runtimes.serve.spans import process_timeline
 
 if TYPE_CHECKING:
     from relax_core.models.prompts import PromptCodec
+    from relax_core.roles.recorder import BatchRecorder
     from relax_core.roles.supervised import Supervised
 
 PATIENCE = 1.0
@@ -173,9 +174,10 @@ class RoleBuilder:
     async def _actor(self) -> Role:
         from relax_core.dataflow.staleness import Staleness
         from relax_core.roles.actor import Actor
+        from relax_core.roles.streaming import StreamingActor
 
         batches = RemoteBatches(self._state)
-        actor = Actor(
+        arguments: tuple[Any, ...] = (
             self._plan,
             self._run.batch,
             self._ranks,
@@ -186,10 +188,25 @@ class RoleBuilder:
             self._report,
             Staleness(self._run.max_staleness, self._run.on_stale),
             self._assignment.seed,
-            beside=lambda until: self._state("beside", until),
         )
+        named: dict[str, Any] = {"recorder": self._recorder(), "beside": partial(self._state, "beside")}
+        if self._run.batch.streaming:
+            actor: Actor = StreamingActor(*arguments, grows=partial(self._state, "grows"), **named)
+        else:
+            actor = Actor(*arguments, **named)
         actor.restore(batches.counters)
         return actor
+
+    def _recorder(self) -> "BatchRecorder | None":
+        """Stores batches in the run's folder, where they are to be stored."""
+        from relax_core.checkpoint.batches import BATCHES, BatchStore
+        from relax_core.roles.recorder import BatchRecorder
+
+        settings = self._run.record
+        if not settings.every:
+            return None
+        store = BatchStore(self._assignment.directory / BATCHES, settings.keep)
+        return BatchRecorder(store.write, settings.every, self._assignment.temperature)
 
     async def _publish(self) -> None:
         """Where nothing is generated for training, weights are published when somebody is going to evaluate them."""

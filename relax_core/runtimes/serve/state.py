@@ -61,6 +61,7 @@ class RunState:
         self._changed = threading.Condition(threading.RLock())
         self._records: deque[Record] = deque()
         self._held = self._over = False
+        self._moves = 0
         self._dropped: set[int] = set()
         self._reported = 0
         self._version = self._acknowledged = 0
@@ -96,6 +97,27 @@ class RunState:
         """The group is in the transport, or dropped."""
         with self._changed:
             self._source.finished(group)
+            self._move()
+
+    def complete(self) -> bool:
+        """Whether the next batches have all their groups: what still runs is surplus."""
+        with self._changed:
+            return self._source.complete
+
+    def grows(self, groups: int) -> bool:
+        """Whether more groups may become ready than the so many that the actor has."""
+        with self._changed:
+            return not (self._over or self._source.exhausted) or len(self._ledger.pending) > groups
+
+    def moved(self, seen: int, timeout: float) -> int:
+        """How often tasks, groups or weights have moved, once that is more than ``seen``, or at the deadline."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._moves > seen, timeout)
+            return self._moves
+
+    def _move(self) -> None:
+        self._moves += 1
+        self._changed.notify_all()
 
     # The ledger.
 
@@ -117,7 +139,7 @@ class RunState:
             if self._ledger.dropped_in_row > self._max_dropped_in_row:
                 many = f"{self._ledger.dropped_in_row} groups in a row were dropped ({self._ledger.explain()})"
                 self.failed(TrainingError(f"{many}: nothing is left to train"))
-            self._changed.notify_all()
+            self._move()
 
     def counts(self) -> dict[str, int]:
         """``issued``, ``trained``, ``dropped``, ``pending``."""
@@ -131,10 +153,13 @@ class RunState:
         with self._changed:
             return self._batches.begun, self._batches.finished, self._batches.counters
 
-    def begin(self, groups: Sequence[int], counters: Mapping[str, int | float]) -> None:
-        """A batch starts."""
+    def begin(self, groups: Sequence[int], counters: Mapping[str, int | float], timeout: float = 0.0) -> bool:
+        """A batch starts, unless the run is still held at the deadline; whether it has."""
         with self._changed:
-            self._batches.begin(groups, counters)
+            free = self._changed.wait_for(lambda: not self._held, timeout)
+            if free:
+                self._batches.begin(groups, counters)
+            return free
 
     def finish(self, counters: Mapping[str, int | float]) -> None:
         """The batch that was begun is trained and published."""
@@ -148,6 +173,7 @@ class RunState:
                 self._activity.begin(PAUSED, time.time())
             self._announced.append(Record("done") if self._over else Record("batch", (now, self._held)))
             self._announce()
+            self._move()
 
     def go_on(self) -> None:
         """Evaluation and checkpoint are done."""
@@ -155,7 +181,7 @@ class RunState:
             if self._held:
                 self._activity.end(PAUSED, time.time())
             self._held = False
-            self._changed.notify_all()
+            self._move()
 
     # Weights.
 
@@ -170,7 +196,7 @@ class RunState:
             self._version = max(self._version, version)
             self._acknowledged, self._published = version, metrics
             self._announce()
-            self._changed.notify_all()
+            self._move()
 
     def in_publication(self) -> int:
         """Groups of the last batch while its weights are on their way."""

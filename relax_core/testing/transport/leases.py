@@ -68,6 +68,15 @@ class LeaseRules(TransportFixtures):
         transport.nack(taken(transport.take("rewarder", 2, 2)))
         assert groups_of(taken(transport.take("rewarder", 3, 3))) == [0, 1, 2]
 
+    def test_what_was_handed_out_before_comes_first(self, transport: Transport) -> None:
+        for group in (3, 4):
+            add_group(transport, group)
+        transport.nack(taken(transport.take("rewarder", 2, 2)))
+        add_group(transport, 1)
+        again = taken(transport.take("rewarder", 1, 2))
+        assert (groups_of(again), again.attempt) == ([3, 4], 2), "older groups may have come since"
+        assert groups_of(taken(transport.take("rewarder"))) == [1]
+
     def test_a_lease_tells_how_often_its_groups_were_handed_out(self, transport: Transport) -> None:
         reward(transport, add_group(transport, 1))
         first = taken(transport.take("rewarder"))

@@ -75,7 +75,7 @@ class Index(Generic[P]):
         self._changed = changed
         self._clock = clock
         self._consumers = declared.consumers
-        self._ready: dict[str, list[int]] = {name: [] for name in self._consumers}
+        self._ready: dict[str, list[tuple[bool, int]]] = {name: [] for name in self._consumers}
         self._holdings: dict[str, Holding] = {}
         self._leases = 0
         self._nbytes = 0
@@ -128,7 +128,7 @@ class Index(Generic[P]):
             self._forget(group)
             self.held.dropped.add(group.key)
         for name, ready in self._ready.items():
-            self._ready[name] = [key for key in ready if key not in dropped]
+            self._ready[name] = [entry for entry in ready if entry[1] not in dropped]
             heapq.heapify(self._ready[name])
         for holding in self._holdings.values():
             holding.groups = [key for key in holding.groups if key not in dropped]
@@ -156,7 +156,7 @@ class Index(Generic[P]):
         if not self._enough(consumer, minimum):
             return None
         ready = self._ready[consumer]
-        keys = [heapq.heappop(ready) for _ in range(min(maximum, len(ready)))]
+        keys = sorted(heapq.heappop(ready)[1] for _ in range(min(maximum, len(ready))))
         self._leases += 1
         lease_key = f"{consumer}-{self._leases}"
         self._holdings[lease_key] = Holding(consumer, keys, self._clock() + seconds)
@@ -281,8 +281,12 @@ class Index(Generic[P]):
         for name, consumer in self._consumers.items():
             if name not in group.offered and name not in group.acked and consumer.reads <= group.complete:
                 group.offered.add(name)
-                heapq.heappush(self._ready[name], group.key)
+                self._offer(group, name)
                 self._changed()
+
+    def _offer(self, group: Group[P], consumer: str) -> None:
+        """Groups that were handed out before go first: who repeats a batch gets what it had, not what came since."""
+        heapq.heappush(self._ready[consumer], (not group.attempts[consumer], group.key))
 
     def _forget(self, group: Group[P]) -> None:
         del self.held.groups[group.key]
@@ -317,5 +321,5 @@ class Index(Generic[P]):
     def _give_back(self, lease_key: str) -> None:
         holding = self._holdings.pop(lease_key)
         for key in holding.groups:
-            heapq.heappush(self._ready[holding.consumer], key)
+            self._offer(self.held.groups[key], holding.consumer)
         self._changed()

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from relax_algos.grpo import GRPO, GRPOConfig
 
-from relax_core.api.columns import ColumnSpec
+from relax_core.api.columns import Column, ColumnSpec
 from relax_core.api.context import ModelSource
 from relax_core.api.engine import GenerateRequest, Generation, Health, SamplingParameters
 from relax_core.api.reward import Reward
@@ -20,22 +21,26 @@ from relax_core.api.rows import Sample, Score, StopReason
 from relax_core.api.trainer import Sums
 from relax_core.api.transport import Lease
 from relax_core.config import RewardConfig
-from relax_core.config.run import BatchConfig, SamplingConfig
+from relax_core.config.run import BatchConfig, RolloutConfig, SamplingConfig
 from relax_core.dataflow.batching import UpdatePlan
+from relax_core.dataflow.columns import REF_LOGPROBS
 from relax_core.dataflow.ledger import Ledger, verify
-from relax_core.dataflow.plan import derive_plan
+from relax_core.dataflow.plan import Plan, derive_plan
 from relax_core.dataflow.staleness import Admission, Staleness
 from relax_core.models.prompts import PromptCodec
 from relax_core.rewards.config import FormatRewardConfig
 from relax_core.rewards.format import FormatReward
 from relax_core.roles.actor import Actor
 from relax_core.roles.advantages import Advantages
+from relax_core.roles.forward import ForwardRole
 from relax_core.roles.ranks import Ranks
 from relax_core.roles.reward import RewardRole
 from relax_core.roles.role import Progress, Role
 from relax_core.roles.rollout import Rollout
 from relax_core.roles.scoring import NamedReward, Scorer
 from relax_core.roles.source import Source
+from relax_core.roles.streaming import StreamingActor
+from relax_core.runtimes.length import groups_needed
 from relax_core.runtimes.serve.proxies import RemoteBatches, RemoteLedger, RemoteReporter, RemoteSource
 from relax_core.runtimes.serve.state import RunState
 from relax_core.runtimes.serve.updates import MadeUpdates, Result
@@ -44,12 +49,46 @@ from relax_core.transports.memory.transport import MemoryTransport
 from tests.roles.conftest import Numbers
 from tests.roles.still_engine import StillEngine
 
-BATCH = BatchConfig(tasks=2, samples_per_task=2, updates_per_batch=2)
-ALGORITHM = GRPOConfig()
-PLAN = derive_plan(ALGORITHM, BATCH.model_copy(update={"old": "rollout"}), SamplingConfig())
 UPDATES = 6
 CALLS = 260
-"""More calls than the roles make in a whole run."""
+"""More calls than the roles make in a whole run in turns."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What kind of run dies.
+
+    Args:
+        batch: Sizes.
+        algorithm: Decides which roles there are.
+        bound: Staleness.
+        rollout: Surplus.
+    """
+
+    batch: BatchConfig
+    algorithm: GRPOConfig
+    bound: int = 0
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+
+    @property
+    def plan(self) -> Plan:
+        """Its plan; old log-probabilities are those of the engine."""
+        return derive_plan(self.algorithm, self.batch.model_copy(update={"old": "rollout"}), SamplingConfig())
+
+    @property
+    def groups(self) -> int:
+        """Groups that it trains on."""
+        return groups_needed(UPDATES, self.batch)
+
+
+IN_TURNS = Kind(BatchConfig(tasks=2, samples_per_task=2, updates_per_batch=2), GRPOConfig())
+BESIDE = Kind(
+    BatchConfig(tasks=2, samples_per_task=2, streaming=True),
+    GRPOConfig(kl_coefficient=0.1),
+    bound=1,
+    rollout=RolloutConfig(surplus=1),
+)
+"""Streaming, with a reference, one version of staleness and a group of surplus."""
 
 
 class Killed(BaseException):
@@ -122,30 +161,51 @@ class Dice(StillEngine):
 
 
 @dataclass
-class Ledgered(Ranks):
-    """Ranks that only write down what they trained on; they outlive every front."""
+class Ledgered:
+    """What outlives every front: ranks that only write down what they trained on.
 
+    Args:
+        transport: Rows.
+        updates_per_batch: Updates that a front may repeat.
+    """
+
+    transport: MemoryTransport
+    updates_per_batch: int
     trained: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
-    updates: MadeUpdates = field(default_factory=lambda: MadeUpdates(BATCH.updates_per_batch))
+    accumulated: list[int] = field(default_factory=list)
+    """Rows since the last update."""
     publications: int = 0
     unpublished: bool = False
-    size = 2
 
-    def make(self, number: int, rows: tuple[int, ...]) -> Result:
-        self.trained.append((number, rows))
-        self.unpublished = True
-        return Sums(1.0, float(len(rows)), {}, len(rows)), {"skipped": 0.0}
+    def __post_init__(self) -> None:
+        self.updates = MadeUpdates(self.updates_per_batch)
 
-    def publish(self) -> tuple[int, float]:
+    def accumulate(self, lease: Lease, update: UpdatePlan, number: int, first: bool) -> None:
+        rows = [int(lease.table.ids[row]) for rank in update.ranks for part in rank for row in part]
+
+        def compute() -> Sums:
+            self.accumulated = [*([] if first else self.accumulated), *rows]
+            return Sums(1.0, float(len(rows)), {}, len(rows))
+
+        self.updates.accumulate(number, rows, first, compute)
+
+    def apply(self, number: int) -> Result:
+        def make(sums: Sums) -> Mapping[str, float]:
+            self.trained.append((number, tuple(self.accumulated)))
+            self.accumulated, self.unpublished = [], True
+            return {"skipped": 0.0}
+
+        return self.updates.apply(number, make)
+
+    def forward(self, lease: Lease, column: ColumnSpec, version: int) -> None:
+        mask = lease.table["loss_mask"]
+        blank = [np.zeros(length) for length in mask.lengths]
+        self.transport.write(lease.table.ids, [Column.of(column, blank)], version, lease.attempt > 1)
+
+    def publish(self) -> int:
         self.publications += self.unpublished
         self.unpublished = False
-        return self.publications, 0.0
-
-    async def train(self, lease: Lease, update: UpdatePlan, number: int) -> tuple[Sums, Mapping[str, float]]:
-        raise NotImplementedError
-
-    async def forward(self, lease: Lease, update: UpdatePlan, column: ColumnSpec, version: int) -> None:
-        raise NotImplementedError
+        return self.publications
 
 
 class GatedRanks(Ranks):
@@ -156,27 +216,30 @@ class GatedRanks(Ranks):
     def __init__(self, ranks: Ledgered, gate: Gate) -> None:
         self._ranks, self._gate = ranks, gate
 
-    async def train(self, lease: Lease, update: UpdatePlan, number: int) -> tuple[Sums, Mapping[str, float]]:
-        rows = tuple(int(lease.table.ids[row]) for rank in update.ranks for part in rank for row in part)
-        make = lambda: self._ranks.make(number, rows)  # noqa: E731
-        result: Result = self._gate(self._ranks.updates.once, number, rows, make)
+    async def accumulate(self, lease: Lease, update: UpdatePlan, number: int, first: bool) -> None:
+        self._gate(self._ranks.accumulate, lease, update, number, first)
+
+    async def apply(self, number: int) -> Result:
+        result: Result = self._gate(self._ranks.apply, number)
         return result
 
     async def forward(self, lease: Lease, update: UpdatePlan, column: ColumnSpec, version: int) -> None:
-        raise NotImplementedError
+        self._gate(self._ranks.forward, lease, column, version)
 
 
 class House:
     """A run without a cluster: what outlives the fronts, and how a front is made anew."""
 
-    def __init__(self, codec: PromptCodec, deaths: Deaths, pattern: str) -> None:
+    def __init__(self, codec: PromptCodec, deaths: Deaths, pattern: str, kind: Kind = IN_TURNS) -> None:
+        self.kind, self.plan = kind, kind.plan
         self.events: list[Mapping[str, Any]] = []
         ledger = Ledger(self.events.append)
-        source = Source(Numbers(50), 0, ledger, Admission(BATCH.tasks, 0))
+        admission = Admission(kind.batch.tasks, kind.bound, kind.rollout.surplus)
+        source = Source(Numbers(50), 0, ledger, admission, None, kind.groups)
         self.state = RunState(source, ledger, UPDATES, lambda before, now: False, 100, 100)
         self.transport = MemoryTransport(MemoryTransportConfig())
-        self.transport.open(PLAN.columns, PLAN.consumers)
-        self.ranks = Ledgered()
+        self.transport.open(self.plan.columns, self.plan.consumers)
+        self.ranks = Ledgered(self.transport, self.plan.updates_per_batch)
         self.codec, self.deaths = codec, deaths
         config = FormatRewardConfig(pattern=pattern)
         self.scorer = Scorer([NamedReward("format", FormatReward(config, None), config)])
@@ -189,33 +252,43 @@ class House:
         state: Any = lambda method, *arguments, wait=0.0: gate(getattr(self.state, method), *arguments)  # noqa: E731
         state.count = lambda name, amount=1: state("tell", "count", name, amount)
         transport: Any = Gated(self.transport, gate)
-        if name == "rollout":
-            source, sampling = RemoteSource(state), SamplingParameters(3)
-            return Rollout(
-                source, Dice(self.ranks), transport, self.codec, RemoteLedger(state), sampling, 2, 0, None, 60
-            )
-        if name == "reward":
-            return RewardRole(transport, self.scorer, self.codec, RemoteLedger(state), RemoteReporter(state))
-        if name == "advantages":
-            return Advantages(GRPO(ALGORITHM, None), PLAN.requirements, transport, BATCH.tasks)
-        return self._actor(state, transport, gate)
+        builders: Mapping[str, Callable[[], Role]] = {
+            "rollout": lambda: self._rollout(state, transport),
+            "reward": lambda: RewardRole(
+                transport, self.scorer, self.codec, RemoteLedger(state), RemoteReporter(state)
+            ),
+            "reference": lambda: ForwardRole(
+                name, REF_LOGPROBS, GatedRanks(self.ranks, gate), lambda: 0, transport, self.kind.batch
+            ),
+            "advantages": lambda: Advantages(
+                GRPO(self.kind.algorithm, None), self.plan.requirements, transport, self.kind.batch.tasks
+            ),
+            "actor": lambda: self._actor(state, transport, gate),
+        }
+        return builders[name]()
+
+    def _rollout(self, state: Any, transport: Any) -> Role:
+        source, ledger, sampling = RemoteSource(state), RemoteLedger(state), SamplingParameters(3)
+        engine, settings = Dice(self.ranks), self.kind.rollout
+        return Rollout(source, engine, transport, self.codec, ledger, sampling, 2, 0, None, 60, settings)
 
     def _actor(self, state: Any, transport: Any, gate: Gate) -> Role:
         async def publish() -> None:
-            state("published", *gate(self.ranks.publish))
+            gate(lambda: self.state.published(self.ranks.publish(), {}))
 
-        batches = RemoteBatches(state)
+        batches, ranks = RemoteBatches(state), GatedRanks(self.ranks, gate)
         counters = self.state.batches()[2]
         report = lambda update, metrics: state("report", update, metrics)  # noqa: E731
-        ranks = GatedRanks(self.ranks, gate)
         version = lambda: state("version")  # noqa: E731
-        actor = Actor(PLAN, BATCH, ranks, transport, batches, version, publish, report, Staleness(), 0)
+        staleness, batch = Staleness(self.kind.bound), self.kind.batch
+        arguments: Any = (self.plan, batch, ranks, transport, batches, version, publish, report, staleness, 0)
+        actor = StreamingActor(*arguments, grows=partial(state, "grows")) if batch.streaming else Actor(*arguments)
         actor.restore(counters)
         return actor
 
     async def run(self) -> int:
         """Steps all roles until each has seen the end; returns how many died."""
-        names = ("rollout", "reward", "advantages", "actor")
+        names = [role.name for role in self.plan.roles if role.name != "source"]
         roles = {name: self.role(name) for name in names}
         ended: set[str] = set()
         deaths = 0
@@ -255,16 +328,16 @@ def check(house: House) -> None:
     """Everything is accounted for, nothing is trained twice, and nothing is told twice."""
     counts = house.state.counts()
     assert verify(house.events) == counts
-    assert (counts["trained"], counts["pending"]) == (UPDATES, 0)
+    assert (counts["trained"], counts["pending"]) == (house.kind.groups, 0)
     assert house.transport.depth()["groups"] == 0
     assert [number for number, _ in house.ranks.trained] == list(range(1, UPDATES + 1))
     rows = [row for _, part in house.ranks.trained for row in part]
-    assert len(rows) == len(set(rows)) == 2 * UPDATES
-    assert house.ranks.publications == UPDATES // BATCH.updates_per_batch == house.state.version()
+    assert len(rows) == len(set(rows)) == 2 * house.kind.groups
+    assert house.ranks.publications == UPDATES // house.plan.updates_per_batch == house.state.version()
     reports = [record.arguments[0] for record in house.state.drain(0.0) if record.kind == "report"]
     assert reports == list(range(1, UPDATES + 1))
     assert house.state.facts().counters["updates"] == UPDATES
-    assert house.state.facts().counters["trained_tokens"] == 2 * UPDATES
+    assert house.state.facts().counters["trained_tokens"] == 2 * house.kind.groups
 
 
 def test_without_a_death(codec: PromptCodec) -> None:
@@ -283,6 +356,26 @@ def test_one_death_at_every_call(codec: PromptCodec) -> None:
         assert asyncio.run(house.run()) == (number < house.deaths.calls), number
         check(house)
         assert house.ranks.trained == whole.ranks.trained, "the same rows in the same updates"
+
+
+@pytest.mark.slow
+def test_one_death_at_every_call_of_a_streaming_run(codec: PromptCodec) -> None:
+    whole = House(codec, Deaths(()), ".*", BESIDE)
+    assert asyncio.run(whole.run()) == 0
+    check(whole)
+    for number in range(whole.deaths.calls):
+        house = House(codec, Deaths((number,)), ".*", BESIDE)
+        assert asyncio.run(house.run()) == (number < house.deaths.calls), number
+        check(house)
+        assert house.state.facts().counters["max_lag"] <= BESIDE.bound
+
+
+@settings(max_examples=30)
+@given(at=st.sets(st.integers(0, 400), max_size=8))
+def test_any_deaths_of_a_streaming_run(codec: PromptCodec, at: set[int]) -> None:
+    house = House(codec, Deaths(at), ".*", BESIDE)
+    asyncio.run(house.run())
+    check(house)
 
 
 @settings(max_examples=60)

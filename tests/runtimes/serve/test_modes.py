@@ -4,13 +4,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from relax_core.checkpoint.run_directory import RunDirectory
 from relax_core.config.load import RunConfig
+from relax_core.dataflow.staleness import Staleness
 from relax_core.runtimes.local import run_local
 from tests.runtimes.conftest import Finished
 from tests.runtimes.serve.conftest import Start
+from tests.runtimes.serve.test_serve import check_ledger
 from tests.runtimes.test_preference import UNSAMPLED, preferences
 
 pytestmark = pytest.mark.slow
@@ -49,3 +52,20 @@ def test_preferences_are_learnt_without_an_engine(start: Start, configure: Confi
     settings: tuple[Any, ...] = (preferences(tmp_path), *UNSAMPLED, "algorithm={name: dpo, beta: 0.5}")
     served = start("pairs", *settings).finish()
     assert_same_training(served, in_turns(configure, "in_turns", *settings))
+
+
+def test_streaming_with_a_surplus_keeps_the_bound_and_stores_its_batches(start: Start) -> None:
+    asynchronous = ("mode=fully_async", "max_staleness=1", "batch.streaming=true", "rollout.surplus=2")
+    finished = start("streaming", *asynchronous, "updates=6", "algorithm.kl_coefficient=0.1").finish()
+    check_ledger(finished)
+    assert (finished.summary["updates"], finished.summary["trained"], finished.summary["pending"]) == (6, 24, 0)
+    records = finished.batches()
+    assert [record.first_update for record in records] == [1, 2, 3, 4, 5, 6]
+    lags = [lag for record in records for lag in Staleness().lags(record.table, record.version).tolist()]
+    assert max(lags) == finished.summary["max_lag"] <= 1
+    for record in records:
+        trained = record.table["loss_mask"].values.astype(bool)
+        assert np.abs(record.table["trainer_logprobs"].values[trained]).max() > 0
+    first, mask = records[0].table, records[0].table["loss_mask"].values.astype(bool)
+    gap = np.subtract(first["trainer_logprobs"].values[mask], first["ref_logprobs"].values[mask])
+    assert np.abs(gap).max() < 1e-5, "update 1 is made with the weights of the reference"
