@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from relax_core.api.columns import Column
+from relax_core.api.columns import Column, IntArray
 from relax_core.transports.memory.schema import Entries
 
 ALIGNMENT = 64
@@ -43,7 +43,8 @@ def packed(entries: Entries[Column], allocate: Callable[[int], Bytes]) -> tuple[
             lengths = offsets if column.spec.level == "token" else lengths
         places.append(Place(values, offsets))
     buffer = allocate(end)
-    copies = [_copy(column, place, buffer) for column, place in zip(columns, places, strict=True)]
+    written: dict[int, IntArray] = {}
+    copies = [_copy(column, place, buffer, written) for column, place in zip(columns, places, strict=True)]
     rows = len(entries.rows)
     return Entries(tuple(copies[:rows]), tuple(copies[rows:]), entries.lengths), places
 
@@ -52,11 +53,12 @@ def _after(start: int, array: npt.NDArray[Any]) -> int:
     return start + -(-array.nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def _copy(column: Column, place: Place, buffer: Bytes) -> Column:
+def _copy(column: Column, place: Place, buffer: Bytes, written: dict[int, IntArray]) -> Column:
     values: npt.NDArray[Any] = np.ndarray(column.values.shape, column.values.dtype, buffer, place.values)
     values[...] = column.values
     if column.offsets is None or place.offsets is None:
         return Column(column.spec, values)
-    offsets: npt.NDArray[np.int64] = np.ndarray(column.offsets.shape, np.int64, buffer, place.offsets)
-    offsets[...] = column.offsets
-    return Column(column.spec, values, offsets)
+    if place.offsets not in written:
+        written[place.offsets] = np.ndarray(column.offsets.shape, np.int64, buffer, place.offsets)
+        written[place.offsets][...] = column.offsets
+    return Column(column.spec, values, written[place.offsets])

@@ -27,8 +27,6 @@ class Part(Protocol):
     def nbytes(self) -> int:
         """Bytes of values and offsets."""
 
-    def __len__(self) -> int: ...
-
 
 P = TypeVar("P", bound=Part)
 
@@ -91,9 +89,13 @@ class Schema:
         """
         if len({column.spec.name for column in columns}) < len(columns):
             raise TransportError(f"a column is given twice among {sorted(column.spec.name for column in columns)}")
+        known: tuple[IntArray, int, int] | None = None  # per-token columns mostly share their offsets
         for column in columns:
             self._check_type(column)
-            self._check_count(column, groups if column.spec.level == "group" else rows)
+            count = groups if column.spec.level == "group" else rows
+            if known is None or column.offsets is not known[0] or (len(column.values), count) != known[1:]:
+                self._check_count(column, count)
+                known = None if column.offsets is None else (column.offsets, len(column.values), count)
         return Entries(
             tuple([column for column in columns if column.spec.level != "group"]),
             tuple([column for column in columns if column.spec.level == "group"]),

@@ -21,19 +21,18 @@ def table_of(groups: Sequence[Group[Column]], specs: Sequence[ColumnSpec]) -> Ta
     they are a copy.
     """
     counts = [group.rows for group in groups]
-    keys = np.repeat(np.array([group.key for group in groups], np.int64), counts)
-    ends = np.cumsum(counts, dtype=np.int64)
-    ids = (keys << PLACE_BITS) + np.arange(len(keys)) - np.repeat(ends - counts, counts)
+    bases = [group.key << PLACE_BITS for group in groups]
+    ids = np.concatenate([NONE, *(np.arange(base, base + count) for base, count in zip(bases, counts, strict=True))])
     columns, versions = {}, {}
     for spec in specs:
         column, version = _joined(groups, spec)
         if spec.level == "group":
             spread = np.repeat(np.arange(len(groups)), counts)
-            column, version = column.select(spread), version[spread]
+            column, version = column.select(spread), None if version is None else version[spread]
         columns[spec.name] = _read_only(column)
-        if (version != NO_VERSION).any():
+        if version is not None:
             versions[spec.name] = version
-    return Table(ids, keys, columns, versions)
+    return Table(ids, ids >> PLACE_BITS, columns, versions)
 
 
 def wanted_groups(lease: Lease, ids: npt.ArrayLike | None) -> tuple[IntArray | None, set[int] | None]:
@@ -58,8 +57,8 @@ def wanted_rows(table: Table, wanted: IntArray | None) -> Table:
     return table.select(np.searchsorted(table.ids, wanted))
 
 
-def _joined(groups: Sequence[Group[Column]], spec: ColumnSpec) -> tuple[Column, IntArray]:
-    """One column of all groups in the order of their rows, and the versions of its entries."""
+def _joined(groups: Sequence[Group[Column]], spec: ColumnSpec) -> tuple[Column, IntArray | None]:
+    """One column of all groups in the order of their rows, and the versions of its entries, if any has one."""
     pieces: list[tuple[int, Piece[Column]]] = []
     base, in_order = 0, True
     for group in groups:
@@ -68,14 +67,16 @@ def _joined(groups: Sequence[Group[Column]], spec: ColumnSpec) -> tuple[Column, 
         pieces += [(base, piece) for piece in cells]
         base += group.rows
     parts = [piece.part if piece.picks is None else piece.part.select(piece.picks) for _, piece in pieces]
-    versions = np.repeat(np.array([piece.version for _, piece in pieces], np.int64), [len(part) for part in parts])
     if not parts:
-        return Column.of(spec, []), versions
+        return Column.of(spec, []), None
     column = parts[0] if len(parts) == 1 else Column.concat(parts)
+    versions = None
+    if any([piece.version != NO_VERSION for _, piece in pieces]):
+        versions = np.repeat([piece.version for _, piece in pieces], [len(piece.places) for _, piece in pieces])
     if in_order:
         return column, versions
     order = np.argsort(np.concatenate([piece.places + start for start, piece in pieces]))
-    return column.select(order), versions[order]
+    return column.select(order), None if versions is None else versions[order]
 
 
 def _read_only(column: Column) -> Column:

@@ -12,7 +12,8 @@ class End:
     """A process at the other end.
 
     ``pins`` are the blocks of each answer that it may still be reading; ``freed`` and ``unused`` are blocks of its own,
-    by arena and start, and arenas of others that it has not been told of yet.
+    by arena and start, and arenas of others that it has not been told of yet; ``pinned`` is the last number of ``pins``
+    until the answer is sent.
     """
 
     def __init__(self) -> None:
@@ -22,10 +23,12 @@ class End:
         self.freed: list[tuple[int, int]] = []
         self.unused: list[int] = []
         self.answers = 0
+        self.pinned = 0
 
     def pin(self, blocks: set["Block"]) -> int:
         """Keeps blocks until the end says that it is done with this answer, whose number is returned."""
         self.answers += 1
+        self.pinned = self.answers
         self.pins[self.answers] = blocks
         return self.answers
 

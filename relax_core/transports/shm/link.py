@@ -41,6 +41,7 @@ class Line:
         self._seconds = 0.0
         try:
             self._limit(seconds)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(seconds))
             with address(path) as name:
                 self.socket.connect(name)
         except OSError:
@@ -65,10 +66,12 @@ class Line:
     def _limit(self, seconds: float) -> None:
         """Of waits in the kernel, which a timeout of the socket's own would make twice as many."""
         if seconds != self._seconds:
-            limit = _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1e6))
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds))
             self._seconds = seconds
+
+
+def _timeval(seconds: float) -> bytes:
+    return _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1e6))
 
 
 class Link:
@@ -92,6 +95,7 @@ class Link:
         self._seconds = seconds
         self._end = f"{os.getpid()}-{uuid.uuid4().hex}"
         self._idle: deque[Line] = deque()
+        self._server = ""
         self._declared: Declarations | None = None
         weakref.finalize(self, _close, self._idle)
 
@@ -123,8 +127,12 @@ class Link:
             raise self._late("a connection") from error
         except OSError as error:
             raise self._gone(error) from error
-        declared = self._ask(line, "hello", (self._end,), self._seconds, None, keep=False).result
-        self._declared = self._declared or Declarations.of(declared)
+        server, declared = self._ask(line, "hello", (self._end,), self._seconds, None, keep=False).result
+        if self._declared is None:
+            self._server, self._declared = server, Declarations.of(declared)
+        elif server != self._server:
+            line.socket.close()
+            raise self._gone(ConnectionResetError("another one has taken its place"))
         return line
 
     def _ask(

@@ -1,8 +1,7 @@
 """Groups whose columns are in shared memory, as the server and its ends tell each other of them: plain lists."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,8 +12,7 @@ from relax_core.transports.memory.schema import P
 from relax_core.transports.shm.blocks import Block
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(NamedTuple):
     """Where the entries of one column are.
 
     Args:
@@ -35,13 +33,9 @@ class Reference:
     values: int
     offsets: int | None
 
-    def __len__(self) -> int:
-        return self.entries
-
     def state(self) -> list[Any]:
         """As :func:`column_state`."""
-        block = self.block
-        return [block.arena.key, block.start, self.entries, self.nbytes, self.length, self.values, self.offsets]
+        return [self.block.arena.key, self.block.start, *self[2:]]
 
 
 def column_state(column: Column, place: Place, arena: int, start: int) -> list[Any]:

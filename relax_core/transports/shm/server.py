@@ -7,8 +7,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+import uuid
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ class Connection:
 
     ``unheard`` is what the last answer gave: the number of its pins and the freed blocks it told of. An end that gives
     a connection up without having made another call on it has not read that answer. ``file_of`` is an arena whose file
-    goes with the next bytes.
+    goes with the next bytes; a slow end has not taken all of ``outgoing`` yet.
     """
 
     socket: socket.socket
@@ -40,6 +40,7 @@ class Connection:
     descriptors: list[int] = field(default_factory=list)
     outgoing: bytes = b""
     file_of: Arena | None = None
+    is_slow: bool = False
     unheard: tuple[int, list[tuple[int, int]]] = (0, [])
 
 
@@ -62,6 +63,8 @@ class Server:
     """
 
     def __init__(self, listener: socket.socket, declared: Declarations, capacity: int) -> None:
+        self._name = uuid.uuid4().hex
+        self._declared = declared.state()
         self._service = Service(declared, capacity, self._note_change)
         self._ends: dict[str, End] = {}
         self._parked: list[Parked] = []
@@ -98,7 +101,7 @@ class Server:
     def _attend(self, connection: Connection, events: int) -> None:
         try:
             if events & selectors.EVENT_WRITE:
-                self._send(connection)
+                self._flush(connection)
             if events & selectors.EVENT_READ:
                 self._receive(connection)
         except OSError:  # the other side is gone
@@ -111,7 +114,12 @@ class Server:
             return
         connection.unheard = (0, [])
         connection.descriptors += descriptors
-        for method, done, *arguments in connection.messages.feed(data):
+        try:
+            calls = [(method, done, arguments) for method, done, *arguments in connection.messages.feed(data)]
+        except (ValueError, TypeError):  # not one of ours
+            self._disconnect(connection)
+            return
+        for method, done, arguments in calls:
             for answer in done:
                 connection.end.unpin(answer)
             self._call(connection, method, arguments)
@@ -129,42 +137,38 @@ class Server:
             self._ends = {key: other for key, other in self._ends.items() if other is not end}
 
     def _call(self, connection: Connection, method: str, arguments: list[Any]) -> None:
-        with self._answering(connection) as answer:
+        try:
             if method in self._own_calls:
-                answer.append(self._own_calls[method](connection, *arguments))
-                return
-            if method not in self._service.calls:
-                raise TransportError(f"unknown call {method!r}")
-            result = self._service.calls[method](connection.end, *arguments)
-            if isinstance(result, Generator):
-                self._advance(Parked(connection, result, 0.0), answer)
+                result = self._own_calls[method](connection, *arguments)
+            elif method in self._service.calls:
+                result = self._service.calls[method](connection.end, *arguments)
             else:
-                answer.append(result)
-
-    def _advance(self, parked: Parked, answer: list[Any]) -> None:
-        """Goes on with a call: it waits again, or has its result put into ``answer``."""
-        try:
-            parked.until = next(parked.work)
-        except StopIteration as stop:
-            answer.append(stop.value)
+                raise TransportError(f"unknown call {method!r}")
+        except Exception as error:  # told to the caller; whatever it was, other ends must not lose their server
+            self._send(connection, error_state(error), None)
         else:
-            self._parked.append(parked)
+            if isinstance(result, Generator):
+                self._advance(connection, result)
+            else:
+                self._send(connection, None, result)
 
-    @contextmanager
-    def _answering(self, connection: Connection) -> Iterator[list[Any]]:
-        """Sends the result that is put into the list, or the error that is raised, if there is either."""
-        results: list[Any] = []
-        end, before, error = connection.end, connection.end.answers, None
+    def _advance(self, connection: Connection, work: Waiting) -> None:
+        """Goes on with a call that may wait: sends its result, or parks it."""
         try:
-            yield results
-        except Exception as raised:  # told to the caller; whatever it was, other ends must not lose their server
-            error = error_state(raised)
-        if results or error:
-            freed, end.freed = end.freed, []
-            unused, end.unused = end.unused, []
-            connection.unheard = (end.answers if end.answers > before else 0, freed)
-            connection.outgoing += encoded([error, results[0] if results else None, freed, unused])
-            self._send(connection)
+            self._parked.append(Parked(connection, work, next(work)))
+        except StopIteration as stop:
+            self._send(connection, None, stop.value)
+        except Exception as error:  # as above
+            self._send(connection, error_state(error), None)
+
+    def _send(self, connection: Connection, error: Any, result: Any) -> None:
+        end = connection.end
+        freed, end.freed = end.freed, []
+        unused, end.unused = end.unused, []
+        pinned, end.pinned = end.pinned, 0
+        connection.unheard = (pinned, freed)
+        connection.outgoing += encoded([error, result, freed, unused])
+        self._flush(connection)
 
     def _resume(self) -> None:
         """Goes on with calls whose time has come, and with all of them after a change."""
@@ -177,8 +181,7 @@ class Server:
             for parked in due:
                 self._parked.remove(parked)
                 try:
-                    with self._answering(parked.connection) as answer:
-                        self._advance(parked, answer)
+                    self._advance(parked.connection, parked.work)
                 except OSError:
                     self._disconnect(parked.connection)
 
@@ -186,7 +189,7 @@ class Server:
         first = min([parked.until for parked in self._parked], default=None)
         return None if first is None else max(0.0, first - time.monotonic())
 
-    def _send(self, connection: Connection) -> None:
+    def _flush(self, connection: Connection) -> None:
         try:
             if connection.file_of is None:
                 sent = connection.socket.send(connection.outgoing)
@@ -196,17 +199,20 @@ class Server:
         except BlockingIOError:
             sent = 0
         connection.outgoing = connection.outgoing[sent:]
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.outgoing else 0)
-        if self._selector.get_key(connection.socket).events != events:
+        if bool(connection.outgoing) != connection.is_slow:
+            connection.is_slow = not connection.is_slow
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.is_slow else 0)
             self._selector.modify(connection.socket, events, connection)
 
     # Calls that concern the connection.
 
-    def _hello(self, connection: Connection, end: str) -> dict[str, Any]:
-        """The first call on each connection: which process it is of."""
+    def _hello(self, connection: Connection, end: str) -> list[Any]:
+        """The first call on each connection says which process it is of. Answers which server this is, and what is
+        declared.
+        """
         connection.end = self._ends.setdefault(end, End())
         connection.end.connections += 1
-        return self._service.hello(connection.end)
+        return [self._name, self._declared]
 
     def _add_arena(self, connection: Connection, nbytes: int) -> int:
         """The message brings the file."""

@@ -51,10 +51,6 @@ class Service:
             )
         }
 
-    def hello(self, end: End) -> dict[str, Any]:
-        """The declarations."""
-        return self._declared.state()
-
     def add_arena(self, end: End, descriptor: int, nbytes: int) -> int:
         """Takes over the file of an arena that the end will allocate in; returns its key."""
         key = next(self._keys)

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from relax_core.api.columns import Column, ColumnSpec
+from relax_core.api.columns import Column, ColumnSpec, IntArray
 from relax_core.transports.shm.link import Link
 
 
@@ -71,16 +72,20 @@ class Views:
         self._mappings = mappings
         self._pin = pin
         self._arenas: dict[int, PinnedBytes] = {}
+        self._offsets: dict[tuple[int, int], IntArray] = {}
 
     def column(self, spec: ColumnSpec, state: Any) -> Column:
         """The column that :func:`relax_core.transports.shm.references.column_state` was given."""
-        key, _, entries, _, length, values, offsets = state
-        arena = self._arena(key)
-        return Column(
-            spec,
-            np.ndarray((length, *spec.trailing), spec.dtype, arena, values),
-            None if offsets is None else np.ndarray((entries + 1,), np.int64, arena, offsets),
-        )
+        key, _, entries, _, length, start, offsets = state
+        arena = self._arenas.get(key)
+        if arena is None:
+            arena = self._arena(key)
+        values: npt.NDArray[Any] = np.ndarray((length, *spec.trailing), spec.dtype, arena, start)
+        if offsets is None:
+            return Column(spec, values)
+        if (key, offsets) not in self._offsets:  # per-token columns share theirs
+            self._offsets[key, offsets] = np.ndarray((entries + 1,), np.int64, arena, offsets)
+        return Column(spec, values, self._offsets[key, offsets])
 
     def bytes_of(self, key: int, start: int, nbytes: int) -> bytes:
         """A copy of some bytes."""

@@ -1,0 +1,220 @@
+"""What it costs to carry rows from one process to another, by Relax's transports and by what there is beside them.
+
+    python benchmarks/transport.py [--rounds 3] [--seconds 2] [--ways "relax shm,ring"] [--shapes mix_b64]
+
+Every way carries the same batches with the same bound on batches in flight, kept by the benchmark itself, and every
+consumer reads a byte of each page it got. Ways take turns within a round. What counts is the CPU time of all processes
+that take part, servers included; that of a Ray cluster includes what it uses when idle, as a user pays it too.
+Wall-clock rates are stored beside it and mean something on an idle machine only.
+
+The results are stored in benchmarks/results/transport.json.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib.metadata import distributions
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import psutil
+from transport_batches import PATIENCE, SHAPES, Shape, Turns, batch, values_bytes
+from transport_ways import CONSUMER, IN_ACTORS, IN_THREADS, WAYS, Side, Way
+
+RESULT = Path(__file__).resolve().parent / "results" / "transport.json"
+PACKAGES = ("relax-core", "numpy", "msgpack", "pyzmq", "ray", "transferqueue")
+OBJECT_STORE_BYTES = 900 << 20
+
+
+def cpu_seconds() -> dict[int, float]:
+    """CPU time so far of the processes that this one has started, by id."""
+    used = {}
+    for process in psutil.Process().children(recursive=True):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        used[process.pid] = times.user + times.system
+    return used
+
+
+def measure(name: str, shape: Shape, seconds: float) -> dict[str, float]:
+    """One cell of the table."""
+    way, path = WAYS[name](shape), Turns.file()
+    strangers = set() if name in IN_ACTORS else set(cpu_seconds())
+    way.open()
+    try:
+        if name in IN_THREADS:
+            (start, number), end, cpu = _in_threads(way, path, seconds)
+        else:
+            sides = _in_actors if name in IN_ACTORS else _in_processes
+            with sides(way, path, seconds) as finish:
+                _await_start(Turns(path))
+                before = cpu_seconds()
+                (start, number), end = finish()
+                after = cpu_seconds()
+            cpu = sum(used - before.get(process, 0.0) for process, used in after.items() if process not in strangers)
+    finally:
+        way.close()
+        path.unlink()
+    gigabytes = number * values_bytes(batch(shape)) / 1e9
+    return {
+        "cpu_s_per_gb": cpu / gigabytes,
+        "cpu_us_per_batch": cpu / number * 1e6,
+        "gb_per_s": gigabytes / (end - start),
+        "rows_per_s": number * shape.rows / (end - start),
+    }
+
+
+def _await_start(turns: Turns) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not turns.started:
+        if time.monotonic() > deadline:
+            raise TimeoutError("no batch came through")
+        time.sleep(0.002)
+
+
+def _in_threads(way: Way, path: Path, seconds: float) -> tuple[Any, float, float]:
+    """Both sides in this process: what they return, and its CPU time."""
+    before = time.process_time()
+    with ThreadPoolExecutor(2) as threads:
+        consumed = threads.submit(lambda: Turns(path).consume(way.consumer()))
+        produced = threads.submit(lambda: Turns(path).produce(way.producer(), seconds))
+        return produced.result(), consumed.result(), time.process_time() - before
+
+
+@contextmanager
+def _in_processes(way: Way, path: Path, seconds: float) -> Iterator[Any]:
+    context = get_context("spawn")
+    results, hold = context.SimpleQueue(), context.Event()
+    work = [
+        context.Process(target=_side, args=(method, way, path, arguments, results, hold), daemon=True)
+        for method, arguments in (("produce", (seconds,)), ("consume", ()))
+    ]
+    for process in work:
+        process.start()
+
+    def finish() -> tuple[Any, Any]:
+        found = dict(results.get() for _ in work)
+        return found["produce"], found["consume"]
+
+    try:
+        yield finish
+    finally:
+        hold.set()
+        for process in work:
+            process.join(PATIENCE)
+
+
+def _side(method: str, way: Way, path: Path, arguments: tuple[Any, ...], results: Any, hold: Any) -> None:
+    """Stays until the CPU time of all has been read."""
+    results.put((method, getattr(Side(), method)(way, path, *arguments)))
+    hold.wait(PATIENCE)
+
+
+@contextmanager
+def _in_actors(way: Way, path: Path, seconds: float) -> Iterator[Any]:
+    import ray
+
+    consumer = ray.remote(num_cpus=0, max_concurrency=4)(Side).options(name=CONSUMER).remote()
+    producer = ray.remote(num_cpus=0)(Side).remote()
+    ray.get(consumer.push.remote([]))  # it is there, and can be found by its name
+    consumed, produced = consumer.consume.remote(way, path), producer.produce.remote(way, path, seconds)
+    try:
+        yield lambda: (ray.get(produced, timeout=2 * PATIENCE), ray.get(consumed, timeout=2 * PATIENCE))
+    finally:
+        ray.kill(producer)
+        ray.kill(consumer)
+
+
+@contextmanager
+def _cluster(names: list[str]) -> Iterator[None]:
+    """A Ray cluster, and in it TransferQueue, for those who need them."""
+    if not set(names) & set(IN_ACTORS):
+        yield
+        return
+    import ray
+
+    here = str(Path(__file__).resolve().parent)
+    environment = {"env_vars": {"PYTHONPATH": here, "OMP_NUM_THREADS": "1", "TQ_NUM_THREADS": "1"}}
+    ray.init(
+        num_cpus=16,
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+        log_to_driver=False,
+        runtime_env=environment,
+    )
+    try:
+        if "transferqueue" in names:
+            import transfer_queue
+            from omegaconf import OmegaConf
+
+            storage = {"SimpleStorage": {"num_data_storage_units": 2}}
+            transfer_queue.init(OmegaConf.create({"controller": {"polling_mode": True}, "backend": storage}))
+        yield
+    finally:
+        ray.shutdown()
+
+
+def report(cells: Mapping[str, Mapping[str, Any]]) -> None:
+    """The table: median CPU seconds per GB."""
+    shapes = [shape for shape in SHAPES if any(shape in row for row in cells.values())]
+    print(f"{'CPU s/GB':>14} " + " ".join(f"{shape:>10}" for shape in shapes))
+    for name, row in cells.items():
+        numbers = [f"{row[shape]['cpu_s_per_gb']:10.3f}" if shape in row else f"{'-':>10}" for shape in shapes]
+        print(f"{name:>14} " + " ".join(numbers))
+
+
+def _versions() -> dict[str, str]:
+    installed = {distribution.name.lower(): distribution.version for distribution in distributions()}
+    return {"python": platform.python_version()} | {name: installed[name] for name in PACKAGES if name in installed}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--ways", type=lambda names: names.split(","), default=list(WAYS))
+    parser.add_argument("--shapes", type=lambda names: names.split(","), default=list(SHAPES))
+    parser.add_argument("--out", type=Path, default=RESULT)
+    arguments = parser.parse_args()
+    found: dict[str, dict[str, list[dict[str, float]]]] = {name: {} for name in arguments.ways}
+    with _cluster(arguments.ways):
+        for _ in range(arguments.rounds):
+            for shape in arguments.shapes:
+                for name in arguments.ways:
+                    cell = measure(name, SHAPES[shape], arguments.seconds)
+                    found[name].setdefault(shape, []).append(cell)
+                    print(f"{shape} {name}: {cell['cpu_s_per_gb']:.3f} CPU s/GB", flush=True)
+    cells = {
+        name: {
+            shape: {key: round(statistics.median(run[key] for run in runs), 4) for key in runs[0]}
+            for shape, runs in shapes.items()
+        }
+        for name, shapes in found.items()
+    }
+    report(cells)
+    arguments.out.write_text(
+        json.dumps(
+            {
+                "cells": cells,
+                "rounds": arguments.rounds,
+                "seconds": arguments.seconds,
+                "versions": _versions(),
+                "cores": os.cpu_count(),
+            },
+            indent=2,
+        )
+        + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
