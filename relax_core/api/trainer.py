@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from relax_core.api.columns import Column, IntArray, Table
 
@@ -58,6 +58,16 @@ class Sums:
             left, right = self.metrics.get(name, (0.0, 0.0)), other.metrics.get(name, (0.0, 0.0))
             metrics[name] = (left[0] + right[0], left[1] + right[1])
         return Sums(self.value + other.value, self.weight + other.weight, metrics, self.tokens + other.tokens)
+
+
+class Published(Protocol):
+    """What a publication needs of a trainer, or of all its ranks together; see :class:`Trainer`."""
+
+    def forward(self, batches: Sequence[MicroBatch], outputs: frozenset[str]) -> Mapping[str, Column]:
+        """Per-token columns of rows."""
+
+    def publish(self, version: int) -> Publication:
+        """The present weights."""
 
 
 class Trainer(ABC):

@@ -1,5 +1,6 @@
 """Base classes of every configuration model, core's and plugins'."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -48,6 +49,10 @@ class TrainerConfig(Config):
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this global L2 norm.")
     max_skipped_in_row: int = Field(5, ge=1, description="Updates in a row with non-finite gradients that end the run.")
     total_updates: int = Field(0, ge=0, description="Length of the schedule; the run sets it, 0 means its own length.")
+
+    def ignored_on_one_rank(self) -> Mapping[str, object]:
+        """Settings that are there and have no effect where the trainer has one data-parallel rank, by key."""
+        return {}
 
 
 class EngineConfig(Config):

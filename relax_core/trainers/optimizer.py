@@ -46,7 +46,7 @@ class MasterOptimizer:
     """
 
     def __init__(
-        self, config: TrainerConfig, parameters: Mapping[str, nn.Parameter], masters: Mapping[str, Tensor]
+        self, config: TrainerConfig, parameters: Mapping[str, Tensor], masters: Mapping[str, Tensor]
     ) -> None:
         if config.schedule != "constant" and not config.total_updates:
             raise ConfigError(f"trainer.total_updates: the schedule {config.schedule!r} needs a length above 0")

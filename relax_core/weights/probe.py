@@ -8,7 +8,7 @@ import numpy as np
 from relax_core.api.columns import NO_VERSION, Table
 from relax_core.api.engine import Engine, GenerateRequest, Generation, RequestClass, SamplingParameters
 from relax_core.api.errors import WeightSyncError
-from relax_core.api.trainer import MicroBatch, Trainer
+from relax_core.api.trainer import MicroBatch, Published
 from relax_core.dataflow.rows import rows_of
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Probe:
         request = GenerateRequest(f"probe/{version}", self.prompt_ids, self.sampling, self.seed, RequestClass.PROBE)
         return await engine.generate(request)
 
-    def compare(self, name: str, drawn: Generation, trainer: Trainer, version: int) -> float:
+    def compare(self, name: str, drawn: Generation, trainer: Published, version: int) -> float:
         """The largest absolute difference of the tokens that an engine has drawn, in nats.
 
         Args:

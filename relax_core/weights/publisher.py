@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from relax_core.api.engine import Engine, Generation
 from relax_core.api.errors import WeightSyncError
-from relax_core.api.trainer import Trainer
+from relax_core.api.trainer import Published
 from relax_core.api.weights import Acknowledgement, Manifest, Publication, WeightSync
 from relax_core.weights.coordinator import Coordinator
 from relax_core.weights.delta import DeltaEncoder, composed
@@ -68,7 +68,7 @@ class Publisher:
         self._deltas = DeltaEncoder() if self._options.delta else None
         self._kept: list[Publication] = []
         self._last: Manifest | None = None
-        self._trainer: Trainer | None = None
+        self._trainer: Published | None = None
         self._sending: asyncio.Task[None] | None = None
         self._drawn: Mapping[str, Generation] = {}
         self.version = 0
@@ -103,7 +103,7 @@ class Publisher:
         ended = self._sending is not None and self._sending.done()
         return self._sending.exception() if self._sending is not None and ended else None
 
-    async def publish(self, trainer: Trainer) -> None:
+    async def publish(self, trainer: Published) -> None:
         """Gives the weights the next version and returns when every engine computes with it.
 
         Raises:
@@ -113,7 +113,7 @@ class Publisher:
         await self.begin(trainer)
         await self.settled()
 
-    async def begin(self, trainer: Trainer) -> None:
+    async def begin(self, trainer: Published) -> None:
         """Gives the weights the next version and returns when the trainer may go on. Engines take them over meanwhile;
         :meth:`before_update` must be called before the weights change.
 
@@ -166,7 +166,7 @@ class Publisher:
         if self._sending is not None:
             await asyncio.wait([self._sending])
 
-    async def republish(self, trainer: Trainer, version: int) -> None:
+    async def republish(self, trainer: Published, version: int) -> None:
         """Publishes the trainer's weights, which were those of ``version``, to engines that know nothing of it."""
         self.go_on_from(version)
         self.republished.append(version + 1)
@@ -178,7 +178,7 @@ class Publisher:
         if self._deltas is not None:
             self._deltas.forget()
 
-    async def check(self, trainer: Trainer) -> None:
+    async def check(self, trainer: Published) -> None:
         """Probes every engine now; the differences are in ``metrics``, in nats."""
         if self._probe is not None:
             self._compare(await self._draw(self._probe, self._engines), trainer)
@@ -245,7 +245,7 @@ class Publisher:
     async def _draw(self, probe: Probe, engines: Mapping[str, Engine]) -> Mapping[str, Generation]:
         return {name: await probe.draw(engine, self.version) for name, engine in engines.items()}
 
-    def _compare(self, drawn: Mapping[str, Generation], trainer: Trainer) -> None:
+    def _compare(self, drawn: Mapping[str, Generation], trainer: Published) -> None:
         assert self._probe is not None
         gaps = {name: self._probe.compare(name, drawn[name], trainer, self.version) for name in drawn}
         self.metrics |= {f"mismatch/{name}": gap for name, gap in gaps.items()}

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from relax_core.api.errors import RelaxError
-from relax_core.api.trainer import Trainer
+from relax_core.api.trainer import Published
 from relax_core.metrics.timeline import Timeline
 from relax_core.runtimes.serve.proxies import StateClient
 from relax_core.weights.publisher import Publisher
@@ -25,7 +25,7 @@ class RankPublications:
     """
 
     def __init__(
-        self, publisher: Publisher, trainer: Trainer, state: StateClient, timeline: Timeline, timeout: float
+        self, publisher: Publisher, trainer: Published, state: StateClient, timeline: Timeline, timeout: float
     ) -> None:
         self._publisher = publisher
         self._trainer = trainer

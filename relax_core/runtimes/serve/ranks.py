@@ -6,6 +6,7 @@ from datetime import timedelta
 from functools import reduce
 from operator import add, or_
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,12 @@ from relax_core.api.transport import Lease
 from relax_core.dataflow.batching import UpdatePlan
 from relax_core.roles.seen_logprobs import SeenLogprobs
 from relax_core.runtimes.components import Builder
-from relax_core.runtimes.publishing import make_publisher, open_service
+from relax_core.runtimes.publishing import make_publisher
 from relax_core.runtimes.serve.device import accelerators_of
 from relax_core.runtimes.serve.engine import RemoteEngine
 from relax_core.runtimes.serve.model_ranks import ModelRank
 from relax_core.runtimes.serve.publications import RankPublications
+from relax_core.runtimes.serve.together import TogetherTrainer
 from relax_core.runtimes.serve.updates import MadeUpdates
 from relax_core.transports.ray.calls import gather
 from relax_core.weights.probe import Probe
@@ -71,9 +73,15 @@ class TrainerRank(ModelRank):
         with self._timeline.span("actor", "apply"):
             return self.trainer.apply(denominator)
 
+<<<<<<< ours
     def logprobs(self) -> dict[int, npt.NDArray[np.generic]]:
         """Of this rank's rows of the present batch, if it is kept."""
         return {} if self._training.seen is None else self._training.seen.logprobs
+=======
+    def take_part(self, method: str, *arguments: Any) -> None:
+        """What rank 0 does with a trainer whose ranks hold parts of the model; see :class:`TogetherTrainer`."""
+        getattr(self.trainer, method)(*arguments)
+>>>>>>> theirs
 
 
 class LeadingRank(TrainerRank):
@@ -85,10 +93,10 @@ class LeadingRank(TrainerRank):
         engines = {name: RemoteEngine(self._assignment, self._state, name) for name in self._assignment.engines}
         sync = self._assignment.config.weight_sync.build(context)
         self._others = others
+        self._together = TogetherTrainer(self.trainer, others, self._timeout)
         publisher = make_publisher(self._assignment.config, engines, sync, self._state.count, probe, 1 + len(others))
         publisher.go_on_from(version)
-        self._service = open_service(self._assignment.config, publisher, self._assignment.directory)
-        self._publications = RankPublications(publisher, self.trainer, self._state, self._timeline, self._timeout)
+        self._publications = RankPublications(publisher, self._together, self._state, self._timeline, self._timeout)
         self._updates = MadeUpdates(self._assignment.plan.updates_per_batch)
         self._unpublished = True
 
@@ -133,4 +141,4 @@ class LeadingRank(TrainerRank):
     def save(self, directory: Path) -> None:
         """See :meth:`relax_core.api.trainer.Trainer.save`."""
         with self._timeline.span("checkpoint", "save"):
-            self.trainer.save(directory)
+            self._together.save(directory)

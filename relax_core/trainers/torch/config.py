@@ -1,6 +1,7 @@
 """Settings of the embedded trainer. Imports no torch."""
 
-from typing import Self
+from collections.abc import Mapping
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -10,6 +11,12 @@ from relax_core.config import TrainerConfig
 class TorchTrainerConfig(TrainerConfig):
     """AdamW on one device per rank, for any causal language model of transformers."""
 
+    parallel: Literal["ddp", "fsdp"] = Field(
+        "ddp",
+        description="How several ranks share the work, the updates being the same: `ddp`: each has the whole model; "
+        "`fsdp`: parameters, gradients and optimizer are dealt to them (FSDP2), and gathered layer by layer where they "
+        "are needed.",
+    )
     gradient_checkpointing: bool = Field(
         False, description="Recompute each layer in the backward pass: less memory, a third more work."
     )
@@ -28,6 +35,9 @@ class TorchTrainerConfig(TrainerConfig):
         "other rows, it does not skip them. Needs `sdpa` or `eager` and layers that see all tokens before; the mask is "
         "of all tokens of a group by all.",
     )
+
+    def ignored_on_one_rank(self) -> Mapping[str, object]:
+        return {"parallel": self.parallel} if self.parallel == "fsdp" else {}
 
     @model_validator(mode="after")
     def _one_layout(self) -> Self:

@@ -6,9 +6,10 @@ import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from relax_core.api.columns import IntArray, Table
 from relax_core.api.context import ModelSource
@@ -18,6 +19,7 @@ from relax_core.trainers.layout import Layout, lay_out
 from relax_core.trainers.sharing import attention_mask
 from relax_core.trainers.support import support_of
 from relax_core.trainers.torch.config import TorchTrainerConfig
+from relax_core.trainers.torch.fsdp import shard
 from relax_core.trainers.torch.logprobs import Sampling, logprobs_from_hidden, logprobs_from_logits
 from relax_core.trainers.torch.model import (
     HOST,
@@ -52,23 +54,60 @@ class Scored:
     fed: int
 
 
+class TokenOutputs(nn.Module):
+    """A model and what becomes of its states, as one module: whoever shards its weights shards all that is used.
+
+    Args:
+        model: A transformers causal language model.
+        head: Its output layer; ``None`` where its logits must be the model's own.
+        chunk_tokens: See :func:`relax_core.trainers.torch.logprobs.logprobs_from_hidden`.
+    """
+
+    def __init__(self, model: Model, head: nn.Linear | None, chunk_tokens: int | None) -> None:
+        super().__init__()
+        self.model = model
+        self.separable = head is not None
+        self.chunk_tokens = chunk_tokens
+
+    def forward(self, arguments: Mapping[str, Any], predictors: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies, float32 ``[N]``, of the tokens that some places of the input predict."""
+        if not self.separable:
+            logits = self.model(**arguments).logits
+            return logprobs_from_logits(_chosen(logits, predictors), sampling)
+        hidden = self.model.base_model(**arguments).last_hidden_state
+        head = self.model.get_output_embeddings()
+        return logprobs_from_hidden(_chosen(hidden, predictors), head, sampling, self.chunk_tokens)
+
+
 class CausalPolicy:
     """The model of ``source`` on ``device``.
+
+    Args:
+        config: What of it is asked.
+        source: The model.
+        device: Where it computes.
+        sharded: Whether its parameters are dealt to the ranks of the default process group, all of which call
+            :meth:`score` and :meth:`idle` together.
 
     Raises:
         ConfigError: The model cannot do what the configuration asks.
     """
 
-    def __init__(self, config: TorchTrainerConfig, source: ModelSource, device: str) -> None:
+    def __init__(self, config: TorchTrainerConfig, source: ModelSource, device: str, sharded: bool = False) -> None:
         self.config = config
         self.device = device
-        self.model = load_model(source, device)
-        self.head = separable_head(self.model)
+        self.dtype = getattr(torch, source.dtype)
+        # The masters are the shards, so a model that is sharded is loaded in float32; where it may be too large.
+        self.model = load_model(source, HOST, dtype="float32") if sharded else load_model(source, device)
+        head = separable_head(self.model)
         if config.packing:
             require_packing(self.model)
-        self.share_up_to = _share_up_to(config, self.model)
+        self.share_up_to = _share_up_to(config, self.model, device)
         if config.gradient_checkpointing:
             checkpoint_gradients(self.model)
+        self.outputs = TokenOutputs(self.model, head, config.logprob_chunk_tokens)
+        if sharded:
+            shard(self.outputs, self.dtype, device)
 
     def score(self, batch: MicroBatch) -> Scored | None:
         """One pass over a micro-batch; ``None``, at no cost, when none of its tokens is trainable."""
@@ -79,7 +118,8 @@ class CausalPolicy:
             return None
         self._require_known(batch.table)
         support = support_of(batch.table, layout.positions, self.device)
-        logprobs, entropy = self._outputs(layout, Sampling(layout.targets, batch.temperature, support))
+        sampling = Sampling(layout.targets, batch.temperature, support)
+        logprobs, entropy = self.outputs(self._arguments(layout), layout.predictors, sampling)
         return Scored({"logprobs": logprobs, "entropy": entropy}, layout.positions, layout.fed)
 
     def _require_known(self, table: Table) -> None:
@@ -88,18 +128,19 @@ class CausalPolicy:
         if largest >= known:
             raise TrainingError(f"model: {self.model.name_or_path} has {known} token ids, and a row has id {largest}")
 
-    def _outputs(self, layout: Layout, sampling: Sampling) -> tuple[Tensor, Tensor]:
-        arguments = {"input_ids": layout.input_ids, "use_cache": False}
+    def idle(self) -> Tensor:
+        """A pass over one token whose gradient is zero, for a rank that has nothing where the others compute."""
+        token = torch.zeros(1, dtype=torch.int64, device=self.device)
+        logprobs, _ = self.outputs({"input_ids": token[None], "use_cache": False}, token, Sampling(token))
+        return logprobs.sum() * 0.0
+
+    def _arguments(self, layout: Layout) -> dict[str, Any]:
+        arguments: dict[str, Any] = {"input_ids": layout.input_ids, "use_cache": False}
         if layout.position_ids is not None:
             arguments["position_ids"] = layout.position_ids
         if layout.seen_until is not None:
-            arguments["attention_mask"] = attention_mask(layout.seen_until, self.model.dtype)
-        if self.head is None:
-            logits = self.model(**arguments).logits
-            return logprobs_from_logits(_chosen(logits, layout.predictors), sampling)
-        hidden = self.model.base_model(**arguments).last_hidden_state
-        chosen = _chosen(hidden, layout.predictors)
-        return logprobs_from_hidden(chosen, self.head, sampling, self.config.logprob_chunk_tokens)
+            arguments["attention_mask"] = attention_mask(layout.seen_until, self.dtype)
+        return arguments
 
 
 def _chosen(values: Tensor, places: Tensor) -> Tensor:
@@ -107,12 +148,12 @@ def _chosen(values: Tensor, places: Tensor) -> Tensor:
     return torch.index_select(values.flatten(0, 1), 0, places)
 
 
-def _share_up_to(config: TorchTrainerConfig, model: Model) -> int:
+def _share_up_to(config: TorchTrainerConfig, model: Model, device: str) -> int:
     """Longest line of rows that share their beginning; 0 where none may."""
     if config.share_prompts:
         require_sharing(model)
         return sys.maxsize
-    if config.packing or config.share_prompts is False or model.device.type != HOST:
+    if config.packing or config.share_prompts is False or torch.device(device).type != HOST:
         return 0
     try:
         require_sharing(model)

@@ -19,16 +19,17 @@ from relax_core.api.weights import Manifest, Publication
 from relax_core.trainers.columns import column_of
 from relax_core.trainers.loss import weigh
 from relax_core.trainers.optimizer import MasterOptimizer
-from relax_core.trainers.torch.checkpoint import load_checkpoint, save_checkpoint
+from relax_core.trainers.torch.checkpoint import load_checkpoint, load_sharded, save_checkpoint, save_sharded
 from relax_core.trainers.torch.config import TorchTrainerConfig
 from relax_core.trainers.torch.data_parallel import DataParallelOptimizer
+from relax_core.trainers.torch.fsdp import ShardedOptimizer, whole_tensors
 from relax_core.trainers.torch.model import HOST, load_model
 from relax_core.trainers.torch.policy import OUTPUTS, CausalPolicy
 from relax_core.weights.manifest import buckets, describe
 
 
 class TorchTrainer(Trainer):
-    """Any causal language model of transformers, whole on each data-parallel rank.
+    """Any causal language model of transformers: whole on each data-parallel rank, or dealt to all of them.
 
     A loss or metric that is not finite is handed on as it is in :class:`Sums`; ``apply`` then tells by ``skipped`` that
     the update did not happen, and its sums belong in no mean.
@@ -42,6 +43,7 @@ class TorchTrainer(Trainer):
                 f"trainer: 'torch' on {context.world_size} ranks needs a process group, and there is none"
             )
         self.config = config
+        self.collective = config.parallel == "fsdp" and context.world_size > 1
         on_host = torch.device(context.device).type == HOST
         self.prefers_groups = on_host and not config.packing if config.share_prompts is None else config.share_prompts
         self.context = context
@@ -49,8 +51,13 @@ class TorchTrainer(Trainer):
         self._waiting: dict[str, Tensor] = {}
 
     def start(self) -> None:
-        self.policy = CausalPolicy(self.config, self.source, self.context.device)
+        self.policy = CausalPolicy(self.config, self.source, self.context.device, self.collective)
         parameters = dict(self.policy.model.named_parameters())
+        if self.collective:
+            self.optimizer: MasterOptimizer = ShardedOptimizer(
+                self.config, parameters, exact=self.source.dtype == "float32"
+            )
+            return
         masters: dict[str, Tensor] = dict(parameters)
         if self.source.dtype != "float32":
             exact = load_model(self.source, self.context.device, dtype="float32")
@@ -65,6 +72,8 @@ class TorchTrainer(Trainer):
         for batch in batches:
             with torch.no_grad():
                 scored = self.policy.score(batch)
+                if scored is None and self.collective:
+                    self.policy.idle()
             if scored is not None:
                 for name in outputs:
                     computed[name].append(scored.outputs[name].cpu().numpy())
@@ -79,6 +88,8 @@ class TorchTrainer(Trainer):
                 objective, sums = weigh(loss(tokens), scored.fed)
                 objective.backward()
                 total += sums
+            elif self.collective:
+                self.policy.idle().backward()
         return total
 
     def apply(self, denominator: float) -> Mapping[str, float]:
@@ -91,8 +102,11 @@ class TorchTrainer(Trainer):
         self.optimizer.clear()
 
     def publish(self, version: int) -> Publication:
-        """Buckets are copied when they are consumed: weights that change before show as a wrong checksum."""
+        """Buckets are copied when they are consumed: weights that change before show as a wrong checksum. Those of a
+        sharded model are gathered here, on the host of rank 0; the publication of other ranks is empty."""
         tensors = self.policy.model.state_dict()
+        if self.collective:
+            tensors = whole_tensors(self.policy.model, self.policy.dtype, keep=self.context.rank == 0)
         return Publication(Manifest(version, describe(tensors)), buckets(tensors))
 
     def release(self, what: frozenset[str]) -> None:
@@ -101,22 +115,28 @@ class TorchTrainer(Trainer):
         if "gradients" in what:
             self._waiting = self.optimizer.take_gradients(HOST)
         if "weights" in what:
-            self.policy.model.to(HOST)
+            self.policy.outputs.to(HOST)
         if "optimizer" in what:
             self.optimizer.move(HOST)
 
     def restore(self) -> None:
-        self.policy.model.to(self.context.device)
+        self.policy.outputs.to(self.context.device)
         self.optimizer.move(self.context.device)
         self.optimizer.give_gradients(self._waiting)
         self._waiting = {}
 
     def save(self, directory: Path) -> None:
         """Between two updates: gradients that wait for ``apply`` are not part of it."""
-        save_checkpoint(directory, self.policy.model, self.source, self.optimizer)
+        if isinstance(self.optimizer, ShardedOptimizer):
+            save_sharded(directory, self.policy.model, self.source, self.optimizer, writes=self.context.rank == 0)
+        else:
+            save_checkpoint(directory, self.policy.model, self.source, self.optimizer)
 
     def load(self, directory: Path) -> None:
-        load_checkpoint(directory, self.policy.model, self.source, self.optimizer)
+        if isinstance(self.optimizer, ShardedOptimizer):
+            load_sharded(directory, self.policy.model, self.source, self.optimizer)
+        else:
+            load_checkpoint(directory, self.policy.model, self.source, self.optimizer)
 
     def close(self) -> None:
         del self.policy, self.optimizer
