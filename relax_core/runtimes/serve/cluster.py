@@ -14,8 +14,7 @@ from typing import Any
 import ray
 from ray import serve
 
-from relax_core.api.errors import ConfigError
-from relax_core.runtimes.serve.preflight import check_host
+from relax_core.api.errors import ConfigError, RelaxError
 
 LOGICAL_CPUS = 64
 """Ray counts CPUs, it does not give them: enough for every actor of a run on any machine."""
@@ -71,7 +70,8 @@ def cluster(object_store_bytes: int, address: Address | None = None) -> Iterator
         address: The cluster to join.
 
     Raises:
-        ConfigError: No cluster answers at the address, or this host has too little shared memory for one.
+        ConfigError: No cluster answers at the address.
+        RelaxError: No cluster could be started.
     """
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a run tells nobody
@@ -96,15 +96,17 @@ def cluster(object_store_bytes: int, address: Address | None = None) -> Iterator
 
 
 def _start(folder: str, object_store_bytes: int) -> None:
-    check_host(object_store_bytes)
-    _connect(
-        address="local",
-        num_cpus=LOGICAL_CPUS,
-        include_dashboard=False,
-        _node_ip_address="127.0.0.1",
-        object_store_memory=object_store_bytes,
-        _temp_dir=folder,
-    )
+    try:
+        _connect(
+            address="local",
+            num_cpus=LOGICAL_CPUS,
+            include_dashboard=False,
+            _node_ip_address="127.0.0.1",
+            object_store_memory=object_store_bytes,
+            _temp_dir=folder,
+        )
+    except Exception as error:  # Ray has no narrower one, for example for a node that was not up in time
+        raise RelaxError(f"Ray did not start: {_first_line(error)}") from error
     serve.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
 
 
@@ -115,11 +117,15 @@ def _join(address: Address) -> None:
             socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
         _connect(address=address.value)
     except (OSError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0]
+        where = f"{address.source}: no cluster can be joined at {address.value!r}"
         hint = "; if it asks for a token, set RAY_AUTH_MODE=token" if "RAY_AUTH_MODE" not in os.environ else ""
-        raise ConfigError(f"{address.source}: no cluster can be joined at {address.value!r}: {reason}{hint}") from error
+        raise ConfigError(f"{where}: {_first_line(error)}{hint}") from error
     serve.start(proxy_location="Disabled")
 
 
 def _connect(**where: Any) -> None:
     ray.init(logging_level=logging.ERROR, log_to_driver=False, **where)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

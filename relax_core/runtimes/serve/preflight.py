@@ -14,7 +14,7 @@ from relax_core.runtimes.serve.assignment import STATE
 from relax_core.runtimes.serve.device import accelerators_of
 from relax_core.runtimes.serve.resources import check_resources, check_shared_memory, needs
 from relax_core.runtimes.serve.versions import installed, refuse_difference, versions
-from relax_core.transports.ray.calls import CALL_SECONDS, ActorLost, find_actor, gather
+from relax_core.transports.ray.calls import ActorLost, find_actor, gather
 
 SHARED_MEMORY = Path("/dev/shm")
 WEIGHTS = ("*.safetensors", "*.bin")
@@ -47,14 +47,22 @@ def preflight(config: RunConfig, plan: Plan, device: str, directory: Path) -> No
     check_resources(needed, ray.cluster_resources(), ray.available_resources(), settings)
 
 
-def check_host(object_store_bytes: int) -> None:
-    """Whether the shared memory of this host is large enough for a cluster that is started here.
+def check_host(config: RunConfig, starts_cluster: bool) -> None:
+    """Compares what a run may put into the shared memory of this host with what is free there.
+
+    Args:
+        config: The run's configuration.
+        starts_cluster: Whether Ray's object store is the run's own.
 
     Raises:
-        ConfigError: It is not.
+        ConfigError: It does not fit.
     """
+    transport = config.transport.config
+    wanted = {"serve.object_store_bytes": config.run.serve.object_store_bytes} if starts_cluster else {}
+    if getattr(transport, "in_shared_memory", False):
+        wanted["transport.capacity_bytes"] = getattr(transport, "capacity_bytes", 0)
     if SHARED_MEMORY.is_dir():
-        check_shared_memory({"serve.object_store_bytes": object_store_bytes}, shutil.disk_usage(SHARED_MEMORY).free)
+        check_shared_memory(wanted, shutil.disk_usage(SHARED_MEMORY).free)
 
 
 def _check_name(run_id: str) -> None:
@@ -71,11 +79,11 @@ def _look(names: Sequence[str], directory: str) -> tuple[dict[str, str], bool]:
 
 
 def _check_node(node: str, name: str, config: RunConfig, directory: Path) -> None:
-    expected = versions(config)
+    expected, timeout = versions(config), config.run.serve.start_timeout
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     look = ray.remote(_look).options(num_cpus=0, scheduling_strategy=there)
     try:
-        (found, sees_directory), *_ = gather([look.remote(list(expected), str(directory))], "look", CALL_SECONDS)
+        (found, sees_directory), *_ = gather([look.remote(list(expected), str(directory))], "look", timeout)
     except RelaxError as error:
         raise PluginError(f"node {name}: relax-core cannot be used there: {error}") from error
     refuse_difference(expected, found, f"node {name}")

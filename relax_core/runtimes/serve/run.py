@@ -22,7 +22,7 @@ from relax_core.runtimes.run import Run
 from relax_core.runtimes.serve.assignment import Assignment
 from relax_core.runtimes.serve.cluster import Address, cluster, find_address
 from relax_core.runtimes.serve.fleet import open_fleet
-from relax_core.runtimes.serve.preflight import preflight
+from relax_core.runtimes.serve.preflight import check_host, preflight
 from relax_core.runtimes.serve.proxies import StateClient
 from relax_core.runtimes.serve.state import Record
 from relax_core.runtimes.serve.supervisor import Supervisor
@@ -73,6 +73,7 @@ class ServeRun(Run):
         self._timeline = Timeline(self._spans.append)
 
     async def _stages(self, path: Path) -> None:
+        check_host(self.config, starts_cluster=self._address is None)
         with cluster(self.config.run.serve.object_store_bytes, self._address):
             preflight(self.config, self.plan, self.context.device, self.directory.path.resolve())
             async with AsyncExitStack() as stack:

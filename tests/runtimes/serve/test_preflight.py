@@ -17,7 +17,7 @@ from relax_core.runtimes.serve.device import prepare_device
 from relax_core.runtimes.serve.preflight import check_host, preflight
 from relax_core.runtimes.serve.versions import versions
 from relax_core.transports.ray.calls import call
-from tests.runtimes.serve.conftest import SERVE
+from tests.runtimes.serve.conftest import DEADLINE, SERVE
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 
@@ -74,9 +74,14 @@ def test_a_process_with_another_version_refuses_to_work(configure: Configure, tm
     changed: Any = {"env_vars": {"PYTHONPATH": str(tmp_path)}}
     rank = start_actor(Rank, "actor-1", "process", runtime_env=changed)
     with pytest.raises(PluginError, match=r"^actor-1 on \S+ has transformers 0.0.1, not \d\S+: "):
-        call(rank, "start")
+        call(rank, "start", timeout=DEADLINE)
 
 
-def test_a_host_with_little_shared_memory_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"serve\.object_store_bytes"):
-        check_host(2**60)
+def test_a_host_with_little_shared_memory_is_refused(configure: Configure) -> None:
+    config, _ = configure("store", f"serve.object_store_bytes={2**60}", **SERVE)
+    check_host(config, starts_cluster=False)
+    with pytest.raises(ConfigError, match=r"serve\.object_store_bytes \(1099511627776 MiB\) do not fit"):
+        check_host(config, starts_cluster=True)
+    config, _ = configure("rows", f"transport.capacity_bytes={2**60}", **{**SERVE, "transport": {"name": "shm"}})
+    with pytest.raises(ConfigError, match=r"transport\.capacity_bytes"):
+        check_host(config, starts_cluster=False)
