@@ -58,20 +58,12 @@ def check_runtime(config: RunConfig, runtime: str) -> Iterator[Finding]:
                 (selected.section, "name"),
                 f"{selected.name} works with --runtime {' and '.join(able)}, not {runtime}",
             )
-<<<<<<< ours
-    if runtime != "serve":
-=======
     yield from _check_ranks(config.trainer, config.run.serve.actor_ranks if runtime == "serve" else 1)
-    if runtime == "serve":
-        yield from _check_serve(config.run)
-    else:
->>>>>>> theirs
+    if runtime != "serve":
         for place, value in {("serve", key): value for key, value in _changed(config.run.serve).items()}.items():
             yield place, f"{show(value, place)} would be ignored: the runtime is {runtime}; use --runtime serve"
 
 
-<<<<<<< ours
-=======
 def _check_ranks(trainer: Selected, ranks: int) -> Iterator[Finding]:
     assert isinstance(trainer.config, TrainerConfig), "selection has checked the class"
     if ranks == 1:
@@ -80,17 +72,6 @@ def _check_ranks(trainer: Selected, ranks: int) -> Iterator[Finding]:
             yield at, f"{value} would be ignored: the trainer has one rank; use --runtime serve with serve.actor_ranks"
 
 
-def _check_serve(run: RunSections) -> Iterator[Finding]:
-    if run.batch.streaming:
-        yield ("batch", "streaming"), "true is not available with --runtime serve yet"
-    if run.rollout.surplus:
-        yield ("rollout", "surplus"), f"{run.rollout.surplus} is not available with --runtime serve yet"
-    if run.record.every:
-        for key, value in _changed(run.record).items():
-            yield ("record", key), f"{value} would be ignored: --runtime serve stores no batches yet"
-
-
->>>>>>> theirs
 def requirements_of(algorithm: Selected) -> Requirements:
     """What a selected algorithm asks of the plan."""
     assert isinstance(algorithm.config, AlgorithmConfig), "selection has checked the class"

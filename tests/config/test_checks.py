@@ -150,22 +150,6 @@ def test_a_model_is_looked_for_from_the_current_folder(
 def test_all_contradictions_are_told(document: dict[str, Any]) -> None:
     lines = refusal(document, "epochs=1", "max_staleness=1", "sampling.temperature=0").splitlines()
     assert sorted(line.partition(":")[0] for line in lines) == ["epochs", "max_staleness", "sampling.temperature"]
-<<<<<<< ours
-=======
-
-
-@pytest.mark.parametrize(
-    ("override", "line"),
-    [
-        ("record.keep=3", "3 would be ignored: --runtime serve stores no batches yet"),
-        ("record.every=0", None),
-    ],
-)
-def test_what_serve_does_not_do_yet_is_refused(document: dict[str, Any], override: str, line: str | None) -> None:
-    settings = ["transport=ray", "weight_sync=disk", override]
-    findings = list(check_runtime(load_run(None, settings, document), "serve"))
-    key = tuple(override.partition("=")[0].split("."))
-    assert findings == ([] if line is None else [(key, line)])
 
 
 def test_ranks_that_share_a_model_must_be_several(document: dict[str, Any]) -> None:
@@ -176,4 +160,3 @@ def test_ranks_that_share_a_model_must_be_several(document: dict[str, Any]) -> N
     assert not list(check_runtime(load_run(None, settings, document), "serve"))
     one = load_run(None, [*settings, "serve.actor_ranks=1"], document)
     assert list(check_runtime(one, "serve")) == [(("trainer", "parallel"), refused)]
->>>>>>> theirs

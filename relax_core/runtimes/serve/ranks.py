@@ -73,15 +73,13 @@ class TrainerRank(ModelRank):
         with self._timeline.span("actor", "apply"):
             return self.trainer.apply(denominator)
 
-<<<<<<< ours
     def logprobs(self) -> dict[int, npt.NDArray[np.generic]]:
         """Of this rank's rows of the present batch, if it is kept."""
         return {} if self._training.seen is None else self._training.seen.logprobs
-=======
+
     def take_part(self, method: str, *arguments: Any) -> None:
         """What rank 0 does with a trainer whose ranks hold parts of the model; see :class:`TogetherTrainer`."""
         getattr(self.trainer, method)(*arguments)
->>>>>>> theirs
 
 
 class LeadingRank(TrainerRank):
