@@ -1,6 +1,6 @@
 """Trajectories that are decoded together, which enter and leave between steps."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +10,7 @@ from relax_core.api.rows import StopReason
 from relax_core.engines.torch.decoder import Decoder
 from relax_core.engines.torch.model import CausalModel
 from relax_core.engines.torch.sampling import Draw, draw, uniform_numbers
+from relax_core.engines.torch.stepwise import StepwiseDecoder
 from relax_core.engines.torch.stopping import stop_reason
 from relax_core.engines.torch.trajectory import TorchTrajectory
 
@@ -36,12 +37,15 @@ class Batch:
     Args:
         model: Computes; its weights stay the same as long as the batch lives.
         version: Version of the weights.
+        deterministic: Whether no bit of a trajectory may depend on the others.
     """
 
-    def __init__(self, model: CausalModel, version: int) -> None:
+    def __init__(self, model: CausalModel, version: int, deterministic: bool = False) -> None:
         self._model = model
         self._version = version
-        self._decoder = Decoder(model)
+        self._new_decoder: Callable[[CausalModel], Decoder | StepwiseDecoder]
+        self._new_decoder = StepwiseDecoder if deterministic else Decoder
+        self._decoder = self._new_decoder(model)
         self._entering: list[TorchTrajectory] = []
         self._leaves: dict[TorchTrajectory, int] = {}
         """The row of the leaf from which each drew its last token."""
@@ -86,7 +90,7 @@ class Batch:
         if children:
             rows = self._decoder.extend([leaf for leaf, _ in children], [token_id for _, token_id in children])
         else:
-            rows, self._decoder = [], Decoder(self._model)
+            rows, self._decoder = [], self._new_decoder(self._model)
         by_child = dict(zip(children, rows, strict=True))
         entering = {each: each.sequence for each in self._entering if each not in aborted}
         sequences = list(dict.fromkeys(entering.values()))

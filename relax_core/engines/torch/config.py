@@ -15,6 +15,11 @@ class TorchEngineConfig(EngineConfig):
         description="Bound of the key-value cache: trajectories decoded together, times the longest prompt and answer "
         "that one of them may reach. A single trajectory always runs.",
     )
+    deterministic: bool = Field(
+        False,
+        description="No bit of an answer depends on what else is decoded, or when: the same prompt, seed and weights "
+        "give the same ids and log-probabilities in every batch and every engine. Slower; needs `threads: 1`.",
+    )
     context_length: int = Field(
         0, ge=0, description="Longest prompt and answer together, in tokens; 0: the model's max_position_embeddings."
     )

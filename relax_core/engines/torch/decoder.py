@@ -61,7 +61,7 @@ class Decoder:
         Returns:
             The row of each new leaf: its parent's, where possible, so that little is copied.
         """
-        rows = _placed(parents)
+        rows = placed(parents)
         in_rows = sorted(zip(rows, parents, token_ids, strict=True))
         sources = [parent for _, parent, _ in in_rows]
         if sources != list(range(len(self._lengths))):
@@ -109,7 +109,7 @@ def _mask(lengths: Tensor, columns: int) -> Tensor:
     return (torch.arange(columns, device=lengths.device) >= columns - lengths).long()
 
 
-def _placed(parents: Sequence[int]) -> list[int]:
+def placed(parents: Sequence[int]) -> list[int]:
     """Rows for children, out of the first as many: the first child of a parent stays in its row, if that is kept."""
     count = len(parents)
     owners: dict[int, int] = {}

@@ -16,6 +16,7 @@ from relax_core.engines.torch.batch import Batch, Ended
 from relax_core.engines.torch.config import TorchEngineConfig
 from relax_core.engines.torch.model import CausalModel, load_model
 from relax_core.engines.torch.scheduling import Queue
+from relax_core.engines.torch.stepwise import check_deterministic
 from relax_core.engines.torch.trajectory import TorchTrajectory
 from relax_core.engines.torch.weights import copy_weights, release_weights, restore_weights
 from relax_core.engines.turns import Turns
@@ -56,6 +57,8 @@ class TorchEngine(Engine):
         model = await self._turns.on_thread(
             lambda: load_model(source, self._context.device, self._config.context_length)
         )
+        if self._config.deterministic:
+            await self._turns.on_thread(lambda: check_deterministic(model))
         self._intake = Intake(await self._turns.on_thread(lambda: inventory_of(model.network.state_dict())))
         self._model = model
         if model.tokenizer is None:
@@ -164,7 +167,7 @@ class TorchEngine(Engine):
                 trajectory.end(RelaxError(f"request {key!r}: {self._turns.ended}"))
 
     async def _run_batch(self) -> None:
-        batch = Batch(self._loaded(), self._intake.version)
+        batch = Batch(self._loaded(), self._intake.version, self._config.deterministic)
         try:
             await self._turns.on_thread(lambda: self._decode(batch))
         except Exception as error:
