@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from relax_core.api.errors import ConfigError
+from relax_core.config.checks import check_runtime
 from relax_core.config.load import load_run
 
 
