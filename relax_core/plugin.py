@@ -76,6 +76,12 @@ def relax_weight_syncs() -> list[Component]:
             "relax_core.weight_syncs.shm.config:ShmWeightSyncConfig",
             "Memory that engines in other processes of the host map.",
         ),
+        Component(
+            "collective",
+            "relax_core.weight_syncs.collective.sync:CollectiveWeightSync",
+            "relax_core.weight_syncs.collective.config:CollectiveWeightSyncConfig",
+            "A broadcast to engines in other processes, by gloo or nccl.",
+        ),
     ]
 
 

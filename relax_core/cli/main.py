@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from relax_core._version import __version__
-from relax_core.cli import config, exits, models, plugins
+from relax_core.cli import config, exits, models, plugins, weights
 from relax_core.cli.evaluate import evaluate
 from relax_core.cli.replay import replay
 from relax_core.cli.report import report
@@ -20,6 +20,7 @@ app.command()(replay)
 app.add_typer(config.app, name="config")
 app.add_typer(models.app, name="models")
 app.add_typer(plugins.app, name="plugins")
+app.add_typer(weights.app, name="weights")
 
 
 def _print_version(wanted: bool) -> None:

@@ -58,6 +58,10 @@ def check_runtime(config: RunConfig, runtime: str) -> Iterator[Finding]:
                 (selected.section, "name"),
                 f"{selected.name} works with --runtime {' and '.join(able)}, not {runtime}",
             )
+    keeps_newest = getattr(config.weight_sync.config, "keeps_newest", True)
+    if runtime == "serve" and not keeps_newest and not config.run.publication.service:
+        late = "engines that are started again would find no weights"
+        yield ("publication", "service"), f"false is not possible with weight_sync {config.weight_sync.name}: {late}"
     yield from _check_ranks(config.trainer, config.run.serve.actor_ranks if runtime == "serve" else 1)
     if runtime != "serve":
         for place, value in {("serve", key): value for key, value in _changed(config.run.serve).items()}.items():

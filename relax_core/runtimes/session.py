@@ -16,7 +16,7 @@ from relax_core.roles.evaluator import Evaluator
 from relax_core.roles.scoring import Scorer
 from relax_core.runtimes.components import Builder, check_capabilities, sampling_parameters
 from relax_core.runtimes.evaluation import open_evaluators, start_scorer
-from relax_core.runtimes.publishing import make_publisher
+from relax_core.runtimes.publishing import make_publisher, open_service
 from relax_core.weights.probe import Probe
 from relax_core.weights.publisher import Publisher
 
@@ -62,6 +62,9 @@ async def open_session(builder: Builder, path: Path, plan: Plan, dataset: Datase
         probe = make_probe(config, codec, dataset)
         publisher = make_publisher(config, engines, sync, builder.context.count, probe)
         stack.push_async_callback(publisher.close)
+        service = open_service(config, publisher, builder.context.directory)
+        if service is not None:
+            stack.callback(service.close)
         scorer = await start_scorer(builder, config.rewards, stack)
         evaluators = [] if engine is None else await open_evaluators(builder, engine, codec, scorer, stack)
         yield Session(codec, publisher, engine, scorer, evaluators)

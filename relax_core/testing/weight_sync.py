@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from relax_core.api.engine import Engine
+from relax_core.api.engine import Capability, Engine
 from relax_core.api.errors import WeightSyncError
 from relax_core.api.weights import Acknowledgement, Manifest, Publication, WeightSync
 from relax_core.testing.generations import forward_logprobs, generate_all, request
 from relax_core.testing.models import tiny_model
-from relax_core.testing.publications import perturbed, publication_of, with_fault
+from relax_core.testing.publications import Taker, perturbed, publication_of, with_fault
+from relax_core.weights.delta import DeltaEncoder
+from relax_core.weights.manifest import buckets, describe
 
 EnginesFactory = Callable[[Path, int], Awaitable[Sequence[Engine]]]
 
@@ -116,6 +119,99 @@ class WeightSyncContract:
         monkeypatch.setattr(engines[0], "update", forgetful)
         with pytest.raises(WeightSyncError):
             await deliver(weight_sync, publication_of(perturbed(model_path, 1), 1), engines, self.timeout)
+        await weight_sync.close()
+
+    async def test_what_was_staged_is_what_arrives(self, weight_sync: WeightSync, model_path: Path) -> None:
+        """Whatever the trainer does meanwhile; dtypes, tied names and empty tensors as they were."""
+        weight = torch.randn(31, 17, generator=torch.Generator().manual_seed(0))
+        tensors = {
+            "embed.weight": weight.bfloat16(),
+            "norm.weight": weight[0].clone(),
+            "steps": torch.arange(7),
+            "empty": torch.empty(0, 3),
+        }
+        tensors["head.weight"] = tensors["embed.weight"]
+        expected = {name: tensor.clone() for name, tensor in tensors.items()}
+        manifest = Manifest(1, describe(tensors))
+        staged = await weight_sync.stage(Publication(manifest, buckets(tensors, max_bytes=1500)))
+        for tensor in tensors.values():
+            tensor.zero_()
+        taker = Taker()
+        taken = await weight_sync.send(staged, {"taker": taker}, self.timeout)
+        assert taken["taker"].version == 1
+        assert taker.tensors.keys() == expected.keys(), "every name arrives, tied ones too"
+        for name, tensor in expected.items():
+            assert taker.tensors[name].dtype == tensor.dtype, f"{name} keeps its dtype"
+            assert torch.equal(taker.tensors[name], tensor), f"{name} is what it was when it was staged"
+        await weight_sync.close()
+
+    async def test_a_delta_arrives_as_whole_tensors_would(
+        self, weight_sync: WeightSync, engines_factory: EnginesFactory, model_path: Path
+    ) -> None:
+        engines = await engines_factory(model_path, 2)
+        if not all(Capability.DELTAS in engine.capabilities for engine in engines):
+            pytest.skip("the engine takes no deltas")
+        encoder, asked = DeltaEncoder(), request("delta", temperature=0.7)
+        network = perturbed(model_path, 1)
+        for version in (1, 2, 3):
+            with torch.no_grad():
+                network.model.norm.weight[version] += 0.5
+            publication = encoder.encode(publication_of(network, version), whole=version == 1)
+            assert publication.manifest.kind == ("full" if version == 1 else "delta")
+            taken = await deliver(weight_sync, publication, engines, self.timeout)
+            encoder.acknowledged()
+            assert {each.changed for each in taken.values()} <= {1, len(publication.manifest.tensors)}
+            for engine in engines:
+                (generation,) = await generate_all(engine, [asked])
+                assert generation.segments == ((0, version),), "engines compute with the version of the delta"
+                gap = np.abs(forward_logprobs(network, asked, generation) - generation.logprobs).max()
+                assert gap <= self.tolerance, "a delta changes what changed, and leaves what did not"
+        await weight_sync.close()
+
+    async def test_a_late_engine_finds_the_newest_version_whole(
+        self, weight_sync: WeightSync, engines_factory: EnginesFactory, model_path: Path
+    ) -> None:
+        first, late = await engines_factory(model_path, 2)
+        assert weight_sync.newest() is None, "nothing is kept before anything is published"
+        encoder, network = DeltaEncoder(), perturbed(model_path, 1)
+        for version in (1, 2):
+            with torch.no_grad():
+                network.model.norm.weight[0] += 0.5
+            full = publication_of(network, version)
+            deltas = Capability.DELTAS in first.capabilities
+            await deliver(weight_sync, encoder.encode(full, whole=not deltas), [first], self.timeout)
+            encoder.acknowledged()
+        newest = weight_sync.newest()
+        if newest is None:
+            pytest.skip("the carrier keeps nothing")
+        acknowledgement = await late.update(newest.manifest, newest.buckets)
+        assert acknowledgement.version == (await late.health()).version == 2, "a late engine gets the newest version"
+        asked = request("late", temperature=0.7)
+        (generation,) = await generate_all(late, [asked])
+        gap = np.abs(forward_logprobs(network, asked, generation) - generation.logprobs).max()
+        assert gap <= self.tolerance, "a late engine computes what the trainer computes"
+        await weight_sync.close()
+
+    async def test_a_version_does_not_repeat(
+        self, weight_sync: WeightSync, engines_factory: EnginesFactory, model_path: Path
+    ) -> None:
+        engines = await engines_factory(model_path, 1)
+        await deliver(weight_sync, publication_of(perturbed(model_path, 1), 3), engines, self.timeout)
+        for version in (3, 2):
+            with pytest.raises(WeightSyncError):
+                await deliver(weight_sync, publication_of(perturbed(model_path, 2), version), engines, self.timeout)
+        assert (await engines[0].health()).version == 3, "versions neither repeat nor go back"
+        await weight_sync.close()
+
+    async def test_after_a_refused_publication_the_next_one_arrives(
+        self, weight_sync: WeightSync, engines_factory: EnginesFactory, model_path: Path
+    ) -> None:
+        engines = await engines_factory(model_path, 2)
+        broken = with_fault(publication_of(perturbed(model_path, 1), 1), "model.norm.weight", "byte")
+        with pytest.raises(WeightSyncError, match=r"model\.norm\.weight"):
+            await deliver(weight_sync, broken, engines, self.timeout)
+        taken = await deliver(weight_sync, publication_of(perturbed(model_path, 2), 2), engines, self.timeout)
+        assert [each.version for each in taken.values()] == [2, 2], "a failure does not outlive its publication"
         await weight_sync.close()
 
     async def test_closing_twice_does_no_harm(self, weight_sync: WeightSync) -> None:

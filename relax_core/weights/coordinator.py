@@ -91,7 +91,7 @@ class Coordinator:
         with self._lock:
             known = self._receivers.setdefault(name, Receiver(name, kind))
             if known.kind != kind:
-                raise RelaxError(f"{name!r} is the name of another receiver, a {known.kind}")
+                raise RelaxError(f"{name!r} is the name of a receiver of kind {known.kind}")
 
     def unregister(self, name: str) -> None:
         """Forgets a receiver; one that is not known is forgotten already."""

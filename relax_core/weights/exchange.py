@@ -53,13 +53,18 @@ async def _each(
 ) -> dict[str, Any]:
     """Results of one call to every engine, made together."""
     tasks = {name: asyncio.create_task(call(engine)) for name, engine in engines.items()}
+    remaining = max(deadline - asyncio.get_running_loop().time(), 0.0)
     try:
-        async with asyncio.timeout_at(deadline):
-            results = await asyncio.gather(*tasks.values(), return_exceptions=True)
-    except TimeoutError as error:
-        who = ", ".join(name for name, task in tasks.items() if task.cancelled()) or "all engines"
-        raise WeightSyncError(f"timeouts.weight_sync: {who}: no answer to {action!r} before the deadline") from error
-    for name, result in zip(tasks, results, strict=True):
-        if isinstance(result, BaseException):
-            raise WeightSyncError(f"{name}: {action!r} failed: {result}") from result
-    return dict(zip(tasks, results, strict=True))
+        if tasks:
+            await asyncio.wait(tasks.values(), timeout=remaining, return_when=asyncio.FIRST_EXCEPTION)
+        for name, task in tasks.items():
+            if task.done() and (error := task.exception()) is not None:
+                raise WeightSyncError(f"{name}: {action!r} failed: {error}") from error
+        if late := [name for name, task in tasks.items() if not task.done()]:
+            who = ", ".join(late)
+            raise WeightSyncError(f"timeouts.weight_sync: {who}: no answer to {action!r} before the deadline")
+        return {name: task.result() for name, task in tasks.items()}
+    finally:
+        for task in tasks.values():
+            task.cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)

@@ -35,6 +35,18 @@ class Place:
 PlacedBucket = dict[str, Place]
 
 
+def lay_out(bucket: Bucket, start: int = 0) -> tuple[PlacedBucket, int]:
+    """Where the tensors of a bucket may lie in a file, those that share memory in one place, and what comes after."""
+    places: PlacedBucket = {}
+    known: dict[object, Place] = {}
+    for name, tensor in bucket.items():
+        if place_of(tensor) not in known or not tensor.numel():
+            known[place_of(tensor)] = Place(start, tuple(tensor.shape), dtype_name(tensor.dtype))
+            start += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
+        places[name] = known[place_of(tensor)]
+    return places, start
+
+
 def placed(content: Tensor, place: Place) -> Tensor:
     """The tensor at a place of a file's bytes, ``uint8 [n]``."""
     return content[place.offset : place.end].view(getattr(torch, place.dtype)).view(place.shape)
@@ -64,18 +76,13 @@ class SharedWeights:
         end = 0
         written = []
         for bucket in buckets:
-            places: PlacedBucket = {}
-            same: dict[object, Place] = {}
-            for name, tensor in bucket.items():
-                known = same.get(place_of(tensor))
-                places[name] = known or Place(end, tuple(tensor.shape), dtype_name(tensor.dtype))
-                if known is None:
-                    same[place_of(tensor)] = places[name]
-                    end += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
+            places, end = lay_out(bucket, end)
             self._grow(end)
+            copied = set()
             for name, place in places.items():
-                if same.pop(place_of(bucket[name]), None) is not None:
+                if place not in copied:
                     self._view(place).copy_(bucket[name].detach())
+                    copied.add(place)
             written.append(places)
         return written
 

@@ -7,6 +7,7 @@ from relax_core.api.engine import Engine
 from relax_core.api.errors import WeightSyncError
 from relax_core.api.weights import Acknowledgement, Publication
 from relax_core.weight_syncs.local.sync import LocalWeightSync
+from relax_core.weights.manifest import in_place
 
 
 class SendsNothing(LocalWeightSync):
@@ -58,6 +59,55 @@ class LosesTheCause(LocalWeightSync):
             return await super().send(staged, engines, timeout)
         except WeightSyncError:
             raise WeightSyncError("an engine failed") from None
+
+
+class SharesTheTrainersMemory(LocalWeightSync):
+    async def stage(self, publication: Publication) -> Publication:
+        return Publication(publication.manifest, list(in_place(publication)))
+
+
+class SendsNoChanges(LocalWeightSync):
+    async def stage(self, publication: Publication) -> Publication:
+        staged = await super().stage(publication)
+        return Publication(staged.manifest, []) if staged.manifest.kind == "delta" else staged
+
+
+class KeepsTheFirst(LocalWeightSync):
+    kept: Publication | None = None
+
+    async def stage(self, publication: Publication) -> Publication:
+        staged = await super().stage(publication)
+        self.kept = self.kept or staged
+        return staged
+
+    def newest(self) -> Publication | None:
+        return self.kept
+
+
+class SkipsOldVersions(LocalWeightSync):
+    version = 0
+
+    async def send(
+        self, staged: Publication, engines: Mapping[str, Engine], timeout: float
+    ) -> Mapping[str, Acknowledgement]:
+        if staged.manifest.version <= self.version:
+            return {}
+        self.version = staged.manifest.version
+        return await super().send(staged, engines, timeout)
+
+
+class GivesUp(LocalWeightSync):
+    failed = False
+
+    async def send(
+        self, staged: Publication, engines: Mapping[str, Engine], timeout: float
+    ) -> Mapping[str, Acknowledgement]:
+        if self.failed:
+            raise WeightSyncError("a publication failed before")
+        self.failed = True
+        taken = await super().send(staged, engines, timeout)
+        self.failed = False
+        return taken
 
 
 class ClosesOnce(LocalWeightSync):

@@ -23,6 +23,11 @@ ERRORS: list[tuple[type[LocalWeightSync], str, str]] = [
     (wrong.WaitsForEver, "test_an_engine_that_hangs_is_an_error_at_the_deadline", "TimeoutError"),
     (wrong.BelievesEngines, "test_an_engine_that_took_less_is_an_error", "DID NOT RAISE"),
     (wrong.LosesTheCause, "test_a_refused_publication_is_an_error", "Regex pattern did not match"),
+    (wrong.SharesTheTrainersMemory, "test_what_was_staged_is_what_arrives", "what it was when it was staged"),
+    (wrong.SendsNoChanges, "test_a_delta_arrives_as_whole_tensors_would", "nothing of it arrived"),
+    (wrong.KeepsTheFirst, "test_a_late_engine_finds_the_newest_version_whole", "a late engine gets the newest version"),
+    (wrong.SkipsOldVersions, "test_a_version_does_not_repeat", "DID NOT RAISE"),
+    (wrong.GivesUp, "test_after_a_refused_publication_the_next_one_arrives", "a publication failed before"),
     (wrong.ClosesOnce, "test_closing_twice_does_no_harm", "AssertionError"),
 ]
 RULES = {name for name in dir(WeightSyncContract) if name.startswith("test_")}

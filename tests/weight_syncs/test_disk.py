@@ -1,20 +1,15 @@
 """The weight sync through files keeps the contract, and keeps what somebody may still need."""
 
-import asyncio
 import pickle
 import shutil
-from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
 from relax_core.api.context import Context, ModelSource
-from relax_core.api.engine import Engine
 from relax_core.api.errors import WeightSyncError
 from relax_core.api.weights import WeightSync
-from relax_core.engines.torch.config import TorchEngineConfig
-from relax_core.engines.torch.engine import TorchEngine
 from relax_core.testing.publications import perturbed, publication_of, with_fault
 from relax_core.testing.weight_sync import EnginesFactory, WeightSyncContract, deliver
 from relax_core.weight_syncs.disk.config import DiskWeightSyncConfig
@@ -24,21 +19,6 @@ from relax_core.weight_syncs.disk.sync import DiskWeightSync
 
 def context(path: Path) -> Context:
     return Context("test", 0, path, ModelSource(path))
-
-
-@pytest.fixture
-async def engines_factory() -> AsyncIterator[EnginesFactory]:
-    started: list[Engine] = []
-
-    async def start(path: Path, count: int) -> Sequence[Engine]:
-        engines = [TorchEngine(TorchEngineConfig(), context(path)) for _ in range(count)]
-        started.extend(engines)
-        await asyncio.gather(*(engine.start() for engine in engines))
-        return engines
-
-    yield start
-    for engine in started:
-        await engine.close()
 
 
 @pytest.fixture

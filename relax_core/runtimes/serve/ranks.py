@@ -18,7 +18,7 @@ from relax_core.api.transport import Lease
 from relax_core.dataflow.batching import UpdatePlan
 from relax_core.roles.seen_logprobs import SeenLogprobs
 from relax_core.runtimes.components import Builder
-from relax_core.runtimes.publishing import make_publisher
+from relax_core.runtimes.publishing import make_publisher, open_service
 from relax_core.runtimes.serve.device import accelerators_of
 from relax_core.runtimes.serve.engine import RemoteEngine
 from relax_core.runtimes.serve.model_ranks import ModelRank
@@ -94,6 +94,7 @@ class LeadingRank(TrainerRank):
         self._together = TogetherTrainer(self.trainer, others, self._timeout)
         publisher = make_publisher(self._assignment.config, engines, sync, self._state.count, probe, 1 + len(others))
         publisher.go_on_from(version)
+        self._service = open_service(self._assignment.config, publisher, self._assignment.directory)
         self._publications = RankPublications(publisher, self._together, self._state, self._timeline, self._timeout)
         self._updates = MadeUpdates(self._assignment.plan.updates_per_batch)
         self._unpublished = True

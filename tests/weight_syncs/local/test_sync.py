@@ -1,7 +1,7 @@
 """The local weight sync keeps the contract, and leaves no two versions serving when an engine fails."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -10,8 +10,6 @@ from relax_core.api.context import Context, ModelSource
 from relax_core.api.engine import Engine
 from relax_core.api.errors import WeightSyncError
 from relax_core.api.weights import Acknowledgement, Bucket, Manifest, WeightSync
-from relax_core.engines.torch.config import TorchEngineConfig
-from relax_core.engines.torch.engine import TorchEngine
 from relax_core.testing.generations import generate_all, request
 from relax_core.testing.publications import perturbed, publication_of
 from relax_core.testing.weight_sync import EnginesFactory, WeightSyncContract, deliver
@@ -21,21 +19,6 @@ from relax_core.weight_syncs.local.sync import LocalWeightSync
 
 def context(path: Path) -> Context:
     return Context("test", 0, path, ModelSource(path))
-
-
-@pytest.fixture
-async def engines_factory() -> AsyncIterator[EnginesFactory]:
-    started: list[Engine] = []
-
-    async def start(path: Path, count: int) -> Sequence[Engine]:
-        engines = [TorchEngine(TorchEngineConfig(), context(path)) for _ in range(count)]
-        started.extend(engines)
-        await asyncio.gather(*(engine.start() for engine in engines))
-        return engines
-
-    yield start
-    for engine in started:
-        await engine.close()
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Weights for engines in other processes, broadcast by torch.distributed."""

@@ -1,0 +1,124 @@
+"""The weight sync through shared memory keeps the contract, uses its memory again, and leaves nothing behind."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from relax_core.api.context import Context
+from relax_core.api.errors import WeightSyncError
+from relax_core.api.weights import Manifest, Publication, WeightSync
+from relax_core.testing.publications import Taker, perturbed, publication_of
+from relax_core.testing.weight_sync import EnginesFactory, WeightSyncContract, deliver
+from relax_core.weight_syncs.shm.config import ShmWeightSyncConfig
+from relax_core.weight_syncs.shm.memory import SharedPublication
+from relax_core.weight_syncs.shm.sync import RECORD, ShmWeightSync
+from relax_core.weights.manifest import buckets, describe
+
+PUBLISHES = """
+import asyncio, sys, time, torch
+from pathlib import Path
+from relax_core.api.context import Context
+from relax_core.api.weights import Manifest, Publication
+from relax_core.weight_syncs.shm.sync import ShmWeightSync
+from relax_core.weights.manifest import buckets, describe
+
+async def main():
+    sync = ShmWeightSync(None, Context("test", 0, Path(sys.argv[1])))
+    tensors = {"a": torch.arange(100000.0)}
+    await sync.send(await sync.stage(Publication(Manifest(4, describe(tensors)), buckets(tensors))), {}, 10.0)
+    print("published", flush=True)
+    time.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def weight_sync(tmp_path: Path) -> WeightSync:
+    return ShmWeightSync(ShmWeightSyncConfig(), Context("test", 0, tmp_path))
+
+
+class TestShmWeightSync(WeightSyncContract):
+    @pytest.fixture
+    def weight_sync(self, weight_sync: WeightSync) -> WeightSync:
+        return weight_sync
+
+    @pytest.fixture
+    def engines_factory(self, engines_factory: EnginesFactory) -> EnginesFactory:
+        return engines_factory
+
+
+@pytest.mark.slow
+async def test_an_engine_in_another_process_maps_the_memory_itself(
+    weight_sync: WeightSync, process_engines: EnginesFactory, tiny_model_path: Path
+) -> None:
+    (engine,) = await process_engines(tiny_model_path, 1)
+    for version in (1, 2, 3):
+        await deliver(weight_sync, publication_of(perturbed(tiny_model_path, version), version), [engine])
+    assert (await engine.health()).version == 3
+    shared = engine._shared  # type: ignore[attr-defined]
+    assert os.fstat(shared.descriptor).st_size == 0, "the tensors were copied a second time on their way"
+    await weight_sync.close()
+
+
+async def test_memory_is_used_again(weight_sync: WeightSync) -> None:
+    numbers = []
+    for version in range(1, 7):
+        tensors = {"a": torch.full((1000,), float(version))}
+        staged = await weight_sync.stage(Publication(Manifest(version, describe(tensors)), buckets(tensors)))
+        assert isinstance(staged.buckets, SharedPublication)
+        numbers.append(staged.buckets.memory)
+        await weight_sync.send(staged, {"taker": Taker()}, 10.0)
+    assert len(set(numbers)) == 2, "one for the newest publication, one for the next"
+    await weight_sync.close()
+
+
+async def test_a_publication_that_nobody_acknowledged_is_not_the_newest(weight_sync: WeightSync) -> None:
+    tensors = {"a": torch.zeros(10)}
+    await deliver(weight_sync, Publication(Manifest(1, describe(tensors)), buckets(tensors)), [Taker()])
+    await weight_sync.stage(Publication(Manifest(2, describe(tensors)), buckets(tensors)))
+    newest = weight_sync.newest()
+    assert newest is not None and newest.manifest.version == 1
+    await weight_sync.close()
+
+
+def test_nothing_is_left_of_a_publisher_that_was_killed(tmp_path: Path) -> None:
+    before = set(os.listdir("/dev/shm"))
+    publisher = subprocess.Popen([sys.executable, "-c", PUBLISHES, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert publisher.stdout is not None
+    assert publisher.stdout.readline() == "published\n"
+    sync = ShmWeightSync(ShmWeightSyncConfig(), Context("test", 0, tmp_path))
+    newest = sync.newest()
+    assert newest is not None and newest.manifest.version == 4
+    (bucket,) = newest.buckets
+    assert torch.equal(bucket["a"], torch.arange(100000.0)), "another process reads the memory"
+    publisher.send_signal(signal.SIGKILL)
+    publisher.wait()
+    assert sync.newest() is None
+    with pytest.raises(WeightSyncError, match=f"the process {publisher.pid}, which published the weights, has ended"):
+        next(iter(newest.buckets))
+    assert set(os.listdir("/dev/shm")) <= before
+    assert [path.name for path in tmp_path.iterdir()] == [RECORD]
+    publisher.stdout.close()
+
+
+def test_another_host_is_told_to_use_files() -> None:
+    shared = SharedPublication("another host", os.getpid(), 0, 0, [])
+    with pytest.raises(WeightSyncError, match="use disk"):
+        next(iter(shared))
+
+
+def test_a_reader_cannot_change_what_others_read(weight_sync: WeightSync) -> None:
+    tensors = {"a": torch.zeros(10)}
+    publication = Publication(Manifest(1, describe(tensors)), buckets(tensors))
+    staged = asyncio.run(weight_sync.stage(publication))
+    (mine,), (yours,) = staged.buckets, staged.buckets
+    mine["a"].fill_(1.0)
+    assert torch.equal(yours["a"], torch.zeros(10))
+    asyncio.run(weight_sync.close())
