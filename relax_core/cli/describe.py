@@ -1,13 +1,22 @@
 """What a configuration would do, for ``relax plan``."""
 
+from collections.abc import Sequence
+
+from relax_core.cli.placement import describe_placement
 from relax_core.config.load import RunConfig
 from relax_core.config.run import RunSections
+from relax_core.dataflow.placement import Mode
 from relax_core.dataflow.plan import derive_plan, warmup_batch
 from relax_core.dataflow.staleness import Admission
 
 
-def describe_run(config: RunConfig) -> str:
-    """The plan of each stage, for people."""
+def describe_run(config: RunConfig, modes: Sequence[Mode] = ()) -> str:
+    """The plan of each stage and where its roles are, for people.
+
+    Args:
+        config: The run.
+        modes: Whose placements are shown; that of the run where none is named.
+    """
     run = config.run
     batch = run.batch
     length = f"{run.updates} updates" if run.updates is not None else f"{run.epochs} epochs"
@@ -25,6 +34,7 @@ def describe_run(config: RunConfig) -> str:
         told.append(_teacher(run))
     if not plan.requirements.supervised:
         told.append(_admission(run))
+    told += ["", *(describe_placement(config, mode) for mode in modes or (run.mode,))]
     return "\n".join(told)
 
 

@@ -43,15 +43,20 @@ def train(
     launch(file, settings, _shortcut(file, resume, model, data, reward), runtime, resume, ray_address)
 
 
-def plan(file: File = None, overrides: Set = None) -> None:
-    """Prints what a run would do: roles, columns, policies of the ratio."""
+def plan(
+    file: File = None,
+    overrides: Set = None,
+    modes: Annotated[bool, typer.Option("--modes", help="Where roles are in each mode.")] = False,
+) -> None:
+    """Prints what a run would do: roles, columns, policies of the ratio, and where each role is."""
     from relax_core.api.errors import ConfigError
     from relax_core.cli.describe import describe_run
     from relax_core.config.load import load_run
+    from relax_core.dataflow.placement import MODES
 
     if file is None:
         raise ConfigError("plan: give a YAML file")
-    print(describe_run(load_run(file, overrides or [])))
+    print(describe_run(load_run(file, overrides or []), MODES if modes else ()))
 
 
 def _shortcut(

@@ -9,6 +9,9 @@ from relax_core.dataflow.plan import HOST, Plan
 Mode = Literal["colocate", "hybrid", "fully_async"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
+SHARED = "model"
+"""The only device group of ``colocate``, and of a plan that is not placed."""
+
 GROUPS: Mapping[Mode, Mapping[str, str]] = {
     "colocate": {},
     "hybrid": {
@@ -35,7 +38,7 @@ def place(plan: Plan, mode: Mode) -> Plan:
         return plan
     groups = GROUPS[mode]
     roles = (
-        role if role.device_group == HOST else replace(role, device_group=groups.get(role.name, role.device_group))
+        role if role.device_group == HOST else replace(role, device_group=groups.get(role.name, SHARED))
         for role in plan.roles
     )
     return replace(plan, roles=tuple(roles))

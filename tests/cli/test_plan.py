@@ -102,3 +102,21 @@ def test_what_cannot_run_has_no_plan(relax: Relax, arguments: tuple[str, ...], m
     assert (ended.code, ended.out) == (2, "")
     assert message in ended.message
     assert ended.err.count("\n") == 1
+
+
+def test_it_tells_where_every_role_is(plan: Relax) -> None:
+    told = lines(plan("mode=fully_async", "algorithm.kl_coefficient=0.1", "serve.actor_ranks=3").out)
+    assert "reference reference front reference; reference-0" in told
+    assert "actor trainer front actor; actor-0, actor-1, actor-2" in told
+    assert not any("mode hybrid" in line for line in told)
+
+
+def test_it_tells_of_every_mode_when_it_is_asked_to(relax: Relax) -> None:
+    Path("run.yaml").write_text(CONFIG)
+    told = lines(relax("plan", "run.yaml", "--modes", "--set", "algorithm.kl_coefficient=0.1").out)
+    assert [line for line in told if line.startswith("placement")] == [
+        "placement in mode colocate; with --runtime local in one process",
+        "placement in mode hybrid; with --runtime local in two processes: the engine's, and that of all others",
+        "placement in mode fully_async; with --runtime local in two processes: the engine's, and that of all others",
+    ]
+    assert told.count("reference, actor trainer front actor; actor-0, actor-1") == 1

@@ -27,6 +27,12 @@ def test_colocated_models_share_one_device_group() -> None:
     assert not generates_apart(placed("colocate"))
 
 
+@pytest.mark.parametrize("before", MODES)
+@pytest.mark.parametrize("mode", MODES)
+def test_placing_forgets_where_roles_were(before: Mode, mode: Mode) -> None:
+    assert place(placed(before), mode) == placed(mode)
+
+
 def test_in_hybrid_the_rollout_alone_is_apart() -> None:
     held = groups(placed("hybrid"))
     assert held.pop("rollout") == "engine"
