@@ -102,7 +102,7 @@ class Fleet(Engine):
         try:
             while True:
                 self._check_open()
-                member = await self._router.place(request)
+                member = None if request.key in self._aborted else await self._router.place(request)
                 if member is None:
                     return _nothing(request)
                 generation = await self._generate(member, request)
@@ -130,10 +130,11 @@ class Fleet(Engine):
             self._router.dispatch()
 
     async def abort(self, keys: Sequence[str] | None = None) -> None:
-        """See :meth:`Engine.abort`."""
+        """See :meth:`Engine.abort`. A request whose engine is lost before it hears of this is not made again."""
         self._aborted |= self._in_flight if keys is None else self._in_flight.intersection(keys)
         self._router.abort(self._aborted.__contains__)
-        await self._each("abort", lambda engine: engine.abort(keys))
+        with suppress(RelaxError):  # then no engine is left that would go on with it
+            await self._each("abort", lambda engine: engine.abort(keys), self._waits.answer)
 
     async def pause(self) -> None:
         """See :meth:`Engine.pause`."""

@@ -66,6 +66,10 @@ class Router:
         self.dispatch()
         try:
             return await waiting.place
+        except asyncio.CancelledError:
+            if waiting.place.done() and not waiting.place.cancelled():
+                self._leave(waiting)
+            raise
         finally:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
@@ -89,6 +93,13 @@ class Router:
         for waiting in self._waiting:
             if not waiting.place.done():
                 waiting.place.set_exception(error)
+
+    def _leave(self, waiting: Waiting) -> None:
+        """A request was given up after it had been given to an engine, which has not heard of it."""
+        member = waiting.place.result()
+        if member is not None:
+            member.leave(waiting.request)
+            self.dispatch()
 
     def _choose(self, request: GenerateRequest) -> Member | None:
         free = [member for member in self.admitted if not self._bound or member.in_flight < self._bound]

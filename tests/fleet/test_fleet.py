@@ -231,6 +231,33 @@ async def test_what_waits_can_be_aborted() -> None:
         assert engine.keys == ["a"]
 
 
+async def test_what_is_aborted_is_not_made_again_when_its_engine_dies() -> None:
+    dying = Scripted(0, slow=True)
+    async with fleet_of(dying, Scripted(1, slow=True)) as fleet:
+        answers = [asyncio.create_task(fleet.generate(request(str(n), [n]))) for n in range(2)]
+        await until(lambda: dying.running)
+        await fleet.abort(["0", "1"])
+        dying.die()
+        assert (await answers[0]).stop_reason is StopReason.ABORT
+        answers[1].cancel()
+
+
+async def test_a_request_given_up_between_fleet_and_engine_takes_no_room() -> None:
+    engine = Scripted(0, slow=True)
+    async with fleet_of(engine, bound=1) as fleet:
+        first, second = (asyncio.create_task(fleet.generate(request(key))) for key in ("first", "second"))
+        await until(lambda: engine.running)
+        first.add_done_callback(lambda _: second.cancel())
+        engine.answer()
+        await first
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        third = asyncio.create_task(fleet.generate(request("third")))
+        await until(lambda: engine.running)
+        engine.answer()
+        assert (await third).token_ids == (0,)
+
+
 async def test_an_engine_that_comes_back_amid_a_pause_is_paused() -> None:
     engines = Scripted(0), Scripted(1)
     async with fleet_of(*engines) as fleet:
