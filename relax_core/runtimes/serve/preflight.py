@@ -1,7 +1,6 @@
 """What is looked at before anything of a run is started on a cluster, so that what is missing is told at once."""
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 import ray
@@ -13,7 +12,7 @@ from relax_core.dataflow.plan import Plan
 from relax_core.runtimes.serve.assignment import STATE
 from relax_core.runtimes.serve.device import accelerators_of
 from relax_core.runtimes.serve.resources import check_resources, check_shared_memory, needs
-from relax_core.runtimes.serve.versions import installed, refuse_difference, versions
+from relax_core.runtimes.serve.versions import look, refuse_difference, versions
 from relax_core.transports.ray.calls import ActorLost, find_actor, gather
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -73,17 +72,12 @@ def _check_name(run_id: str) -> None:
     raise ConfigError(f"name: a run {run_id!r} goes on in this cluster; choose another name")
 
 
-def _look(names: Sequence[str], directory: str) -> tuple[dict[str, str], bool]:
-    """What a node has; runs there."""
-    return installed(names), Path(directory).is_dir()
-
-
 def _check_node(node: str, name: str, config: RunConfig, directory: Path) -> None:
     expected, timeout = versions(config), config.run.serve.start_timeout
     there = NodeAffinitySchedulingStrategy(node, soft=False)
-    look = ray.remote(_look).options(num_cpus=0, scheduling_strategy=there)
+    remote = ray.remote(look).options(num_cpus=0, scheduling_strategy=there)
     try:
-        (found, sees_directory), *_ = gather([look.remote(list(expected), str(directory))], "look", timeout)
+        (found, sees_directory), *_ = gather([remote.remote(list(expected), str(directory))], "look", timeout)
     except RelaxError as error:
         raise PluginError(f"node {name}: relax-core cannot be used there: {error}") from error
     refuse_difference(expected, found, f"node {name}")

@@ -4,8 +4,9 @@ Versions are those of installed distributions, without the local part: builds fo
 """
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
+from pathlib import Path
 
 from packaging.version import Version
 
@@ -26,6 +27,11 @@ def versions(config: RunConfig) -> dict[str, str]:
 def installed(names: Iterable[str]) -> dict[str, str]:
     """Versions by name; :data:`MISSING` of what is not installed."""
     return {name: _version(name) for name in names}
+
+
+def look(names: Sequence[str], directory: str) -> tuple[dict[str, str], bool]:
+    """What is installed on the node that this runs on, and whether it sees a folder."""
+    return installed(names), Path(directory).is_dir()
 
 
 def check_versions(expected: Mapping[str, str], where: str) -> None:
