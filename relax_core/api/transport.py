@@ -170,8 +170,8 @@ class Transport(ABC):
 
     @abstractmethod
     def snapshot(self) -> Mapping[str, Any]:
-        """Everything held, of plain values and arrays only, so that it can be stored without pickle. Leases are not
-        part of it: their groups count as not taken."""
+        """Everything held, of plain values and arrays only, so that it can be stored without pickle; ``groups`` are the
+        ids of the groups, int64. Leases are not part of it: their groups count as not taken."""
 
     @abstractmethod
     def restore(self, snapshot: Mapping[str, Any]) -> None:

@@ -186,7 +186,7 @@ class RoleBuilder:
             self._version,
             self._publish,
             self._report,
-            Staleness(self._run.max_staleness, self._run.on_stale),
+            Staleness(self._run.max_staleness, self._run.on_stale, self._state("republished")),
             self._assignment.seed,
         )
         named: dict[str, Any] = {"recorder": self._recorder(), "beside": partial(self._state, "beside")}

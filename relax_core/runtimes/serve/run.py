@@ -69,6 +69,7 @@ class ServeRun(Run):
         self._address = address
         self._supervisor: Supervisor | None = None
         self._state: StateClient | None = None
+        self._rows: Transport | None = None
         self._last: StageFacts | None = None
         self._timeline = Timeline(self._spans.append)
 
@@ -111,11 +112,10 @@ class ServeRun(Run):
         stack.callback(supervisor.stop)
         stack.push_async_callback(self._remember)
         self._state = state = supervisor.start_state()
-        if self.checkpoint is not None:
-            state("restore", self.checkpoint.state["stage"])
-            self._restore_record(self.checkpoint.state)
-        transport = assignment.transport(self._count)
+        self._rows = transport = assignment.transport(self._count)
         transport.open(self.plan.columns, self.plan.consumers)
+        if self.checkpoint is not None:
+            self._continue(self.checkpoint, state, transport)
         codec = make_codec(self.builder, path, self.plan)
         probe = make_probe(self.config, codec, self.dataset)
         policy = None if self.checkpoint is None else self.checkpoint.policy.resolve()
@@ -134,6 +134,17 @@ class ServeRun(Run):
         await _first(self._follow(state, transport.depth), supervisor.watch())
         await self._evaluate_trained(int(self._look(state).counters["updates"]), state)
         self._save(state)
+
+    def _continue(self, checkpoint: Checkpoint, state: StateClient, transport: Transport) -> None:
+        """Restores what the run knew, and the rows that waited."""
+        rows = checkpoint.rows()
+        held = rows["groups"].tolist() if rows else []
+        done = state("restore", checkpoint.state["stage"], checkpoint.state["version"], held)
+        self._restore_record(checkpoint.state)
+        if rows:
+            # Whether the stream has ended is the source's to say: the run may have been given further epochs.
+            transport.restore({**rows, "finished": False})
+            transport.drop(done)
 
     async def _follow(self, state: StateClient, depth: Callable[[], Mapping[str, int]]) -> None:
         """Hears what fronts and ranks tell, until the last batch is trained.
@@ -197,8 +208,10 @@ class ServeRun(Run):
         self.record.evaluated(await self._evaluate("eval", update), update)
 
     def _save(self, state: StateClient) -> None:
-        facts = self._look(state)
-        self._write_checkpoint(int(facts.counters["updates"]), state("version"), state("checkpoint"), facts)
+        assert self._rows is not None
+        facts, version, stage = self._look(state), state("version"), state("checkpoint")
+        # Rows last: of a group that is done with meanwhile nothing is left, and the ledger knew it before.
+        self._write_checkpoint(int(facts.counters["updates"]), version, stage, facts, self._rows.snapshot())
 
     def _save_policy(self, directory: Path) -> None:
         assert self._supervisor is not None

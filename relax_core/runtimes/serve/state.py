@@ -62,6 +62,7 @@ class RunState:
         self._records: deque[Record] = deque()
         self._held = self._over = False
         self._moves = 0
+        self._republished: list[int] = []
         self._dropped: set[int] = set()
         self._reported = 0
         self._version = self._acknowledged = 0
@@ -330,16 +331,41 @@ class RunState:
     def checkpoint(self) -> dict[str, Any]:
         """Where the stage stands between two batches, as JSON values: the same in every runtime."""
         with self._changed:
-            counters = dict(self._batches.counters)
-            return {"source": self._source.state(), "ledger": self._ledger.state(), "actor": counters}
+            return {
+                "source": self._source.state(),
+                "ledger": self._ledger.state(),
+                "actor": dict(self._batches.counters),
+                "rollout": {},
+                "republished": list(self._republished),
+            }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continues where :meth:`checkpoint` stood."""
+    def restore(self, state: Mapping[str, Any], version: int, held: Sequence[int]) -> list[int]:
+        """Continues where :meth:`checkpoint` stood.
+
+        Args:
+            state: What it gave.
+            version: Published last; the restored policy gets the next one, and is none the older for it.
+            held: Groups whose rows were stored, a moment later: others went on meanwhile.
+
+        Returns:
+            Those of them that are done with; their rows are to be dropped.
+        """
         with self._changed:
             self._source.restore(state["source"])
             self._ledger.restore(state["ledger"])
             self._batches.begin((), state["actor"])
             self._reported = int(state["actor"]["updates"])
+            self._republished = [*state["republished"], version + 1]
+            unfinished = {group for group, *_ in state["source"]["open"]}
+            pending = dict(self._ledger.pending)
+            for group in pending.keys() - unfinished - set(held):
+                self.dropped(group, "after_checkpoint")  # as it was before, for a reason that is not stored
+            return [group for group in held if group not in pending]
+
+    def republished(self) -> list[int]:
+        """Versions that are only another number for the weights before; see :class:`Staleness`."""
+        with self._changed:
+            return self._republished
 
     def _rollout(self) -> tuple[int, float]:
         return sum(tokens for tokens, _ in self._rollouts.values()), sum(

@@ -140,11 +140,44 @@ def test_what_is_no_repetition_is_still_an_error() -> None:
 def test_a_checkpoint_goes_on_where_it_stood() -> None:
     state, other = make(), make()
     batch(state, 1)
-    other.restore(state.checkpoint())
+    other.restore(state.checkpoint(), 1, [])
     assert [task.group for task in other.admitted(0.0)[0]] == [2, 3]
     assert other.batches() == ((), (), {**COUNTERS, "updates": 1})
     other.report(1, {})
     assert kinds(other) == [], "told before the checkpoint"
+
+
+def test_groups_that_others_went_on_with_after_a_checkpoint_are_neither_lost_nor_kept() -> None:
+    state, other = make(tasks=4), make(tasks=4)
+    first, second, third, fourth = (task.group for task in state.admitted(0.0)[0])
+    for group in (first, second, third):
+        state.generated(group, 1, 1, [0])
+        state.finished(group)
+    state.dropped(first, "strange")
+    kept = state.checkpoint()
+    assert other.restore(kept, 7, [first, second]) == [first], "dropped before: its rows are still to be"
+    assert other.counts() == {"issued": 4, "trained": 0, "dropped": 2, "pending": 2}, "the third was dropped since"
+    assert [task.group for task in other.unfinished()] == [fourth]
+    assert other.republished() == [8]
+
+
+def test_no_batch_begins_while_the_run_is_held() -> None:
+    state = make()
+    batch(state, 1)
+    batch(state, 2)
+    assert not state.begin([7], COUNTERS, 0.0)
+    assert state.batches()[0] == ()
+    begun, _ = in_threads(lambda: state.begin([7], COUNTERS, 600.0), state.go_on)
+    assert begun
+    assert state.batches()[0] == (7,)
+
+
+def test_whoever_waits_hears_of_what_moves() -> None:
+    state = make()
+    (task, _), _ = state.admitted(0.0)
+    seen = state.moved(0, 0.0)
+    moved, _ = in_threads(lambda: state.moved(seen, 600.0), lambda: state.finished(task.group))
+    assert moved > seen
 
 
 def test_a_rank_s_next_life_is_waited_for() -> None:
