@@ -76,7 +76,8 @@ class ServeRun(Run):
     async def _stages(self, path: Path) -> None:
         check_host(self.config, starts_cluster=self._address is None)
         with cluster(self.config.run.serve.object_store_bytes, self._address):
-            preflight(self.config, self.plan, self.context.device, self.directory.path.resolve())
+            directory = self.directory.path.resolve()
+            await asyncio.to_thread(preflight, self.config, self.plan, self.context.device, directory)
             async with AsyncExitStack() as stack:
                 await self._train(*await self._policy_and_version(path), stack)
 
