@@ -56,6 +56,7 @@ bench: $(VENV)/.bench
 	$(VENV)/bin/python benchmarks/overlap.py
 	$(VENV)/bin/python benchmarks/serve_overlap.py --only "train-bound, colocate"
 	$(VENV)/bin/python benchmarks/serve_overlap.py --only "train-bound, max_staleness 2"
+	$(VENV)/bin/python benchmarks/transport.py --short
 
 $(VENV)/bin/uv:
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Relax needs Python 3.11 or newer")'

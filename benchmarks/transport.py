@@ -1,20 +1,21 @@
 """What it costs to carry rows from one process to another, by Relax's transports and by what there is beside them.
 
     python benchmarks/transport.py [--rounds 3] [--seconds 2] [--ways "relax shm,ring"] [--shapes mix_b64]
+    python benchmarks/transport.py --short      # part of make bench: a minute, without Ray, and nothing is stored
 
 Every way carries the same batches with the same bound on batches in flight, kept by the benchmark itself, and every
 consumer reads a byte of each page it got. Ways take turns within a round. What counts is the CPU time of all processes
 that take part, servers included; that of a Ray cluster includes what it uses when idle, as a user pays it too.
-Wall-clock rates are stored beside it and mean something on an idle machine only.
+Of several rounds the least counts, as whatever else the machine does only adds. Wall-clock rates are stored beside it
+and mean something on an idle machine only.
 
-The results are stored in benchmarks/results/transport.json.
+The results are stored in benchmarks/results/transport.json, way by way.
 """
 
 import argparse
 import json
 import os
 import platform
-import statistics
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -164,12 +165,20 @@ def _cluster(names: list[str]) -> Iterator[None]:
 
 
 def report(cells: Mapping[str, Mapping[str, Any]]) -> None:
-    """The table: median CPU seconds per GB."""
+    """The table: CPU seconds per GB."""
     shapes = [shape for shape in SHAPES if any(shape in row for row in cells.values())]
     print(f"{'CPU s/GB':>14} " + " ".join(f"{shape:>10}" for shape in shapes))
     for name, row in cells.items():
         numbers = [f"{row[shape]['cpu_s_per_gb']:10.3f}" if shape in row else f"{'-':>10}" for shape in shapes]
         print(f"{name:>14} " + " ".join(numbers))
+
+
+def _store(cells: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    """Ways that were not measured this time keep the cells they have."""
+    stored = json.loads(RESULT.read_text())["cells"] if RESULT.exists() else {}
+    measured = {name: {**facts, "cells": row} for name, row in cells.items()}
+    found = {name: {**stored, **measured}[name] for name in WAYS if name in {**stored, **measured}}
+    RESULT.write_text(json.dumps({"cells": found, "versions": _versions()}, indent=2) + "\n")
 
 
 def _versions() -> dict[str, str]:
@@ -183,8 +192,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--ways", type=lambda names: names.split(","), default=list(WAYS))
     parser.add_argument("--shapes", type=lambda names: names.split(","), default=list(SHAPES))
-    parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--short", action="store_true")
     arguments = parser.parse_args()
+    if arguments.short:
+        arguments.rounds, arguments.seconds = 1, 1.0
+        arguments.ways = [name for name in WAYS if name not in IN_ACTORS]
     found: dict[str, dict[str, list[dict[str, float]]]] = {name: {} for name in arguments.ways}
     with _cluster(arguments.ways):
         for _ in range(arguments.rounds):
@@ -195,25 +207,14 @@ def main() -> None:
                     print(f"{shape} {name}: {cell['cpu_s_per_gb']:.3f} CPU s/GB", flush=True)
     cells = {
         name: {
-            shape: {key: round(statistics.median(run[key] for run in runs), 4) for key in runs[0]}
+            shape: {key: round(value, 4) for key, value in min(runs, key=lambda run: run["cpu_s_per_gb"]).items()}
             for shape, runs in shapes.items()
         }
         for name, shapes in found.items()
     }
     report(cells)
-    arguments.out.write_text(
-        json.dumps(
-            {
-                "cells": cells,
-                "rounds": arguments.rounds,
-                "seconds": arguments.seconds,
-                "versions": _versions(),
-                "cores": os.cpu_count(),
-            },
-            indent=2,
-        )
-        + "\n"
-    )
+    if not arguments.short:
+        _store(cells, {"rounds": arguments.rounds, "seconds": arguments.seconds, "cores": os.cpu_count()})
 
 
 if __name__ == "__main__":

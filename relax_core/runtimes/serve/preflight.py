@@ -29,13 +29,17 @@ def preflight(config: RunConfig, plan: Plan, device: str, directory: Path) -> No
         directory: The run's folder, absolute; its name is the run's.
 
     Raises:
-        ConfigError: A run of this name is there, a node does not see the folder, or resources are missing.
+        ConfigError: A run of this name is there, the transport serves one host and there are more, a node does not see
+            the folder, or resources are missing.
         PluginError: A node has other versions than this process.
     """
     _check_name(directory.name)
-    for node in ray.nodes():
-        if node["Alive"]:
-            _check_node(node["NodeID"], node["NodeManagerHostname"], config, directory)
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    if len(nodes) > 1 and getattr(config.transport.config, "one_host", False):
+        name = config.transport.name
+        raise ConfigError(f"transport: {name!r} serves one host, the cluster has {len(nodes)} nodes; choose 'ray'")
+    for node in nodes:
+        _check_node(node["NodeID"], node["NodeManagerHostname"], config, directory)
     run = config.run
     teacher = None if run.teacher is None else run.teacher.folder
     weights = {"policy": _weights(run.model.folder), "teacher": _weights(teacher)}
@@ -47,7 +51,7 @@ def preflight(config: RunConfig, plan: Plan, device: str, directory: Path) -> No
 
 
 def check_host(config: RunConfig, starts_cluster: bool) -> None:
-    """Compares what a run may put into the shared memory of this host with what is free there.
+    """Compares what a run puts into the shared memory of this host with what is free there.
 
     Args:
         config: The run's configuration.
@@ -56,10 +60,7 @@ def check_host(config: RunConfig, starts_cluster: bool) -> None:
     Raises:
         ConfigError: It does not fit.
     """
-    transport = config.transport.config
     wanted = {"serve.object_store_bytes": config.run.serve.object_store_bytes} if starts_cluster else {}
-    if getattr(transport, "in_shared_memory", False):
-        wanted["transport.capacity_bytes"] = getattr(transport, "capacity_bytes", 0)
     if SHARED_MEMORY.is_dir():
         check_shared_memory(wanted, shutil.disk_usage(SHARED_MEMORY).free)
 

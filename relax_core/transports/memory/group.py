@@ -11,7 +11,7 @@ from relax_core.api.errors import TransportError
 from relax_core.transports.memory.schema import PLACE_BITS, Entries, P, Writing
 
 UNKNOWN_LENGTH = -1
-FIRST = np.zeros(1, np.int64)
+FIRST = range(1)
 """The place of a group column's entry."""
 
 
@@ -21,7 +21,7 @@ class Piece(NamedTuple, Generic[P]):
     ``picks`` are the positions of those entries of ``part`` that count, where not all do.
     """
 
-    places: IntArray
+    places: range | IntArray
     part: P
     version: int
     picks: IntArray | None = None
@@ -57,27 +57,39 @@ class Group(Generic[P]):
         self.rows = 0
         self.nbytes = 0
         self.closed = False
-        self.lengths: IntArray = np.empty(0, np.int64)
+        self._lengths: IntArray | None = None
         self.cells: dict[str, Cells[P]] = {}
         self.complete: set[str] = set()
         self.offered: set[str] = set()
         self.acked: set[str] = set()
         self.attempts: Counter[str] = Counter()
 
-    def append(self, rows: int, entries: Entries[P], version: int) -> IntArray:
-        """Adds rows and returns their ids; ``TransportError`` for a second entry of a group column."""
+    @property
+    def lengths(self) -> IntArray:
+        """int64 ``[rows]`` tokens of each row, ``UNKNOWN_LENGTH`` where no per-token column is written."""
+        return np.full(self.rows, UNKNOWN_LENGTH) if self._lengths is None else self._lengths
+
+    @lengths.setter
+    def lengths(self, lengths: IntArray) -> None:
+        self._lengths = lengths
+
+    def append(self, rows: int, entries: Entries[P], version: int) -> range:
+        """Adds rows and returns their places; ``TransportError`` for a second entry of a group column."""
         self._refuse_shared(entries)
         if self.rows + rows > 1 << PLACE_BITS:
             raise TransportError(f"group {self.key} would have more than {1 << PLACE_BITS} rows")
-        places = np.arange(self.rows, self.rows + rows)
-        lengths = np.full(rows, UNKNOWN_LENGTH) if entries.lengths is None else entries.lengths
-        self.lengths = np.concatenate([self.lengths, lengths])
+        places = range(self.rows, self.rows + rows)
+        if not self.rows:
+            self._lengths = entries.lengths
+        elif self._lengths is not None or entries.lengths is not None:
+            new = np.full(rows, UNKNOWN_LENGTH) if entries.lengths is None else entries.lengths
+            self._lengths = np.concatenate([self.lengths, new])
         self.rows += rows
         for part in entries.rows:
             self._add(Piece(places, part, version))
         for part in entries.shared:
             self._add(Piece(FIRST, part, version))
-        return places + (self.key << PLACE_BITS)
+        return places
 
     def pieces(self, writing: Writing[P], version: int, repeat: bool) -> list[Piece[P]]:
         """What :meth:`write` will add; with ``repeat`` that of it which is not there yet.
@@ -100,7 +112,9 @@ class Group(Generic[P]):
         """Adds checked pieces; ``lengths`` are those of all entries of their per-token columns."""
         for piece in pieces:
             if lengths is not None and piece.part.spec.level == "token":
-                self.lengths[piece.places] = lengths if piece.picks is None else lengths[piece.picks]
+                known = self.lengths.copy()  # not in place: it may be the writer's array
+                known[piece.places] = lengths if piece.picks is None else lengths[piece.picks]
+                self._lengths = known
             self._add(piece)
 
     def settle(self, names: Iterable[str]) -> None:

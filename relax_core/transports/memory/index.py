@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic
 
-import numpy as np
-
-from relax_core.api.columns import NO_VERSION, IntArray
+from relax_core.api.columns import NO_VERSION
 from relax_core.api.errors import DeadlineExceeded, EndOfStream, LeaseExpired, TransportError
 from relax_core.dataflow.ids import IdSet
 from relax_core.transports.memory.blobs import Blobs
@@ -84,20 +82,20 @@ class Index(Generic[P]):
 
     def append(
         self, key: int, rows: int, entries: Entries[P], version: int | None, close: bool = False, repeat: bool = False
-    ) -> IntArray | None:
-        """See :meth:`relax_core.api.transport.Transport.append`; ``None`` when there is no room now."""
+    ) -> range | None:
+        """See :meth:`relax_core.api.transport.Transport.append`. Returns places; ``None`` when there is no room now."""
         if repeat and (known := self._closed_before(key)) is not None:
             return known
         group = self._writable(key)
         if not self._fits(group, entries.nbytes):
             return None
         before = group.nbytes
-        ids = group.append(rows, entries, NO_VERSION if version is None else version)
+        places = group.append(rows, entries, NO_VERSION if version is None else version)
         self.held.groups[key] = group
         self._nbytes += group.nbytes - before
         if close:
             self._close(group)
-        return ids
+        return places
 
     def write(self, writings: Sequence[Writing[P]], version: int | None, repeat: bool = False) -> None:
         """See :meth:`relax_core.api.transport.Transport.write`."""
@@ -252,14 +250,12 @@ class Index(Generic[P]):
             raise TransportError(f"group {key} is closed")
         return group
 
-    def _closed_before(self, key: int) -> IntArray | None:
-        """Row ids of a group that was closed, none where it is gone; ``None`` for one that is open or new."""
+    def _closed_before(self, key: int) -> range | None:
+        """Places of a group that was closed, none where it is gone; ``None`` for one that is open or new."""
         if key in self.held.gone:
-            return np.empty(0, np.int64)
+            return range(0)
         group = self.held.groups.get(key)
-        if group is None or not group.closed:
-            return None
-        return np.arange(group.rows) + (key << PLACE_BITS)
+        return range(group.rows) if group is not None and group.closed else None
 
     def _close(self, group: Group[P]) -> None:
         group.closed = True

@@ -16,6 +16,12 @@ PLACE_BITS = 20
 PLACE_MASK = (1 << PLACE_BITS) - 1
 
 
+def row_ids(group: int, places: range) -> IntArray:
+    """int64 ids of rows of one group."""
+    first = group << PLACE_BITS
+    return np.arange(first + places.start, first + places.stop)
+
+
 class Part(Protocol):
     """Entries of one column, as a transport's index sees them: a :class:`Column`, or where to find one."""
 

@@ -9,7 +9,7 @@ from relax_core.api.columns import NO_VERSION, Column, ColumnSpec, IntArray, Tab
 from relax_core.api.errors import TransportError
 from relax_core.api.transport import Lease
 from relax_core.transports.memory.group import Group, Piece
-from relax_core.transports.memory.schema import PLACE_BITS
+from relax_core.transports.memory.schema import PLACE_BITS, row_ids
 
 NONE = np.empty(0, np.int64)
 
@@ -21,8 +21,7 @@ def table_of(groups: Sequence[Group[Column]], specs: Sequence[ColumnSpec]) -> Ta
     they are a copy.
     """
     counts = [group.rows for group in groups]
-    bases = [group.key << PLACE_BITS for group in groups]
-    ids = np.concatenate([NONE, *(np.arange(base, base + count) for base, count in zip(bases, counts, strict=True))])
+    ids = np.concatenate([NONE, *(row_ids(group.key, range(group.rows)) for group in groups)])
     columns, versions = {}, {}
     for spec in specs:
         column, version = _joined(groups, spec)
@@ -72,10 +71,10 @@ def _joined(groups: Sequence[Group[Column]], spec: ColumnSpec) -> tuple[Column, 
     column = parts[0] if len(parts) == 1 else Column.concat(parts)
     versions = None
     if any([piece.version != NO_VERSION for _, piece in pieces]):
-        versions = np.repeat([piece.version for _, piece in pieces], [len(piece.places) for _, piece in pieces])
+        versions = np.concatenate([np.full(len(piece.places), piece.version) for _, piece in pieces])
     if in_order:
         return column, versions
-    order = np.argsort(np.concatenate([piece.places + start for start, piece in pieces]))
+    order = np.argsort(np.concatenate([np.asarray(piece.places) + start for start, piece in pieces]))
     return column.select(order), None if versions is None else versions[order]
 
 

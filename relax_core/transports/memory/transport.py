@@ -17,7 +17,7 @@ from relax_core.transports.memory.config import MemoryTransportConfig
 from relax_core.transports.memory.declarations import Declarations
 from relax_core.transports.memory.index import Index
 from relax_core.transports.memory.packing import packed
-from relax_core.transports.memory.schema import Entries, Writing, split
+from relax_core.transports.memory.schema import Entries, Writing, row_ids, split
 from relax_core.transports.memory.snapshots import restored, snapshot_of
 from relax_core.transports.memory.tables import table_of, wanted_groups, wanted_rows
 
@@ -66,12 +66,12 @@ class MemoryTransport(Transport):
         entries = _copied(entries)
         deadline = time.monotonic() + timeout
         with self._changed:
-            while (ids := self._index.append(group, rows, entries, version, close, repeat)) is None:
+            while (places := self._index.append(group, rows, entries, version, close, repeat)) is None:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     raise self._index.no_room(group, entries.nbytes)
                 self._changed.wait(remaining)
-        return ids
+        return row_ids(group, places)
 
     def write(
         self, ids: npt.ArrayLike, columns: Sequence[Column], version: int | None = None, repeat: bool = False

@@ -11,7 +11,7 @@ class ShmTransportConfig(MemoryTransportConfig):
     """Settings of :class:`relax_core.transports.shm.transport.ShmTransport`."""
 
     runtimes: ClassVar[tuple[str, ...]] = ("local", "serve")
-    in_shared_memory: ClassVar[bool] = True
+    one_host: ClassVar[bool] = True
 
     call_seconds: float = Field(
         60.0, gt=0, description="What a call may take beyond the time it was asked to wait; then it is an error."

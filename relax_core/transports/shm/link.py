@@ -6,6 +6,7 @@ import struct
 import uuid
 import weakref
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,16 +95,17 @@ class Link:
         self._run_id = run_id
         self._seconds = seconds
         self._end = f"{os.getpid()}-{uuid.uuid4().hex}"
-        self._idle: deque[Line] = deque()
+        self._idle: dict[bool, deque[Line]] = {True: deque(), False: deque()}
+        """Lines on which calls wait have a limit of their own, and keep it."""
         self._server = ""
         self._declared: Declarations | None = None
-        weakref.finalize(self, _close, self._idle)
+        weakref.finalize(self, _close, *self._idle.values())
 
     @property
     def declared(self) -> Declarations:
         """What the run has declared; errors as of :meth:`call`."""
         if self._declared is None:
-            self._idle.append(self._line())
+            self._idle[False].append(self._line())
         assert self._declared is not None
         return self._declared
 
@@ -114,11 +116,23 @@ class Link:
             TransportError: The server is gone, or what it raised.
             DeadlineExceeded: It has not answered in time, or what it raised.
         """
+        idle = self._idle[wait > 0]
         try:
-            line = self._idle.pop() if self._idle else self._line()
-        except IndexError:  # another thread was faster
+            line = idle.pop()
+        except IndexError:
             line = self._line()
-        return self._ask(line, method, arguments, self._seconds + wait, descriptor)
+        done: list[int] = []
+        with suppress(IndexError):
+            while self.done:
+                done.append(self.done.popleft())
+        answer = self._ask(line, [method, done, *arguments], self._seconds + wait, descriptor)
+        idle.append(line)
+        (failure, result, freed, unused), descriptors = answer
+        self.freed.extend(freed)
+        self.unused.extend(unused)
+        if failure:
+            raise error_of(failure)
+        return Answer(result, descriptors)
 
     def _line(self) -> Line:
         try:
@@ -127,7 +141,7 @@ class Link:
             raise self._late("a connection") from error
         except OSError as error:
             raise self._gone(error) from error
-        server, declared = self._ask(line, "hello", (self._end,), self._seconds, None, keep=False).result
+        (_, (server, declared), *_), _ = self._ask(line, ["hello", [], self._end], self._seconds)
         if self._declared is None:
             self._server, self._declared = server, Declarations.of(declared)
         elif server != self._server:
@@ -135,26 +149,16 @@ class Link:
             raise self._gone(ConnectionResetError("another one has taken its place"))
         return line
 
-    def _ask(
-        self, line: Line, method: str, arguments: Any, seconds: float, descriptor: int | None, keep: bool = True
-    ) -> Answer:
-        done = [self.done.popleft() for _ in range(len(self.done))]
+    def _ask(self, line: Line, call: list[Any], seconds: float, descriptor: int | None = None) -> tuple[Any, list[int]]:
+        """The server's whole answer, and descriptors that came with it. A line that fails is given up."""
         try:
-            answer, descriptors = line.call(encoded([method, done, *arguments]), seconds, descriptor)
+            return line.call(encoded(call), seconds, descriptor)
         except BlockingIOError as error:
             line.socket.close()
-            raise self._late(method) from error
+            raise self._late(call[0]) from error
         except OSError as error:
             line.socket.close()
             raise self._gone(error) from error
-        if keep:
-            self._idle.append(line)
-        failure, result, freed, unused = answer
-        self.freed.extend(freed)
-        self.unused.extend(unused)
-        if failure:
-            raise error_of(failure)
-        return Answer(result, descriptors)
 
     def _late(self, what: str) -> DeadlineExceeded:
         return DeadlineExceeded(
@@ -165,6 +169,7 @@ class Link:
         return TransportError(f"the transport of run {self._run_id!r} is gone: {error}")
 
 
-def _close(lines: deque[Line]) -> None:
-    while lines:
-        lines.pop().socket.close()
+def _close(*idle: deque[Line]) -> None:
+    for lines in idle:
+        while lines:
+            lines.pop().socket.close()

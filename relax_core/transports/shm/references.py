@@ -67,22 +67,24 @@ def cells_state(group: Group[P], names: Iterable[str], state: Callable[[P], list
     ]
 
 
-def _places_state(places: IntArray, pieces: int) -> bytes | None:
+def _places_state(places: range | IntArray, pieces: int) -> bytes | None:
     whole = pieces == 1 and places[0] == 0 and places[-1] == len(places) - 1
-    return None if whole else places.tobytes()
+    return None if whole else np.asarray(places, np.int64).tobytes()
 
 
 def fill(
     group: Group[P], specs: Sequence[ColumnSpec], cells: Sequence[Any], part: Callable[[ColumnSpec, Any], P]
 ) -> None:
     """Adds to a group the pieces that :func:`cells_state` was given, each with the part that ``part`` makes of it."""
+    every = range(group.rows)
     for spec, pieces in zip(specs, cells, strict=True):
         group.cells[spec.name] = Cells()
         for version, places, picks, state in pieces:
             where = array_of(places)
-            if where is None:
-                where = FIRST if spec.level == "group" else np.arange(group.rows)
-            piece = Piece(where, part(spec, state), version, array_of(picks))
+            if where is not None:
+                piece = Piece(where, part(spec, state), version, array_of(picks))
+            else:
+                piece = Piece(FIRST if spec.level == "group" else every, part(spec, state), version)
             group.cells[spec.name].add(piece)
             group.nbytes += piece.part.nbytes
 

@@ -75,14 +75,14 @@ class Service:
         close: bool,
         repeat: bool,
     ) -> Waiting:
-        """Row ids, as bytes."""
+        """First and last place of the rows, the latter not included."""
         known = self._entries(end, entries)
         deadline = time.monotonic() + timeout
-        while (ids := self._index.append(group, rows, known, version, close, repeat)) is None:
+        while (places := self._index.append(group, rows, known, version, close, repeat)) is None:
             if time.monotonic() >= deadline:
                 raise self._index.no_room(group, known.nbytes)
             yield deadline
-        return ids.tobytes()
+        return [places.start, places.stop]
 
     def write(self, end: End, writings: Sequence[Any], version: int | None, repeat: bool) -> None:
         self._index.write(

@@ -18,7 +18,7 @@ from relax_core.transports.memory.declarations import Declarations
 from relax_core.transports.memory.group import Group
 from relax_core.transports.memory.index import Held
 from relax_core.transports.memory.packing import Bytes, packed
-from relax_core.transports.memory.schema import Entries, split
+from relax_core.transports.memory.schema import Entries, row_ids, split
 from relax_core.transports.memory.snapshots import restored, snapshot_of
 from relax_core.transports.memory.tables import table_of, wanted_groups, wanted_rows
 from relax_core.transports.shm.arenas import Allocator
@@ -69,8 +69,7 @@ class ShmTransport(Transport):
     ) -> IntArray:
         rows, entries = self._link.declared.schema.check_append(group, columns)
         arguments = (int(group), rows, self._placed(entries), version, timeout, close, repeat)
-        ids = self._call("append", *arguments, wait=timeout)
-        return np.frombuffer(ids, np.int64)
+        return row_ids(int(group), range(*self._call("append", *arguments, wait=timeout)))
 
     def write(
         self, ids: npt.ArrayLike, columns: Sequence[Column], version: int | None = None, repeat: bool = False

@@ -82,6 +82,10 @@ def test_a_host_with_little_shared_memory_is_refused(configure: Configure) -> No
     check_host(config, starts_cluster=False)
     with pytest.raises(ConfigError, match=r"serve\.object_store_bytes \(1099511627776 MiB\) do not fit"):
         check_host(config, starts_cluster=True)
-    config, _ = configure("rows", f"transport.capacity_bytes={2**60}", **{**SERVE, "transport": {"name": "shm"}})
-    with pytest.raises(ConfigError, match=r"transport\.capacity_bytes"):
-        check_host(config, starts_cluster=False)
+
+
+def test_a_transport_of_one_host_is_refused_on_several(configure: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, directory = configure("spread", **{**SERVE, "transport": {"name": "shm"}})
+    monkeypatch.setattr("ray.nodes", lambda: [{"Alive": True}, {"Alive": False}, {"Alive": True}])
+    with pytest.raises(ConfigError, match="'shm' serves one host, the cluster has 2 nodes"):
+        preflight(config, config.plan(), "cpu", directory.path)
