@@ -56,7 +56,8 @@ class Publication:
 
 
 class SharedBuckets(Iterable[Bucket]):
-    """Buckets that any process which the carrier reaches can iterate, any number of times: small when pickled."""
+    """Buckets that any process which the carrier reaches can iterate; small when pickled. Their tensors hold until the
+    next publication is received: an engine that keeps values copies them."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[Bucket]: ...

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from relax_core.api.errors import WeightSyncError
 from relax_core.api.weights import Bucket, Manifest, Publication
-from relax_core.weights.manifest import in_place
+from relax_core.weights.manifest import bytes_in, in_place, on_host, tied_names
 
 PLACES, BITS = "#places", "#bits"
 """Ends of the names of the two tensors that stand for a changed one: no parameter has such a name."""
@@ -66,6 +66,18 @@ def difference(name: str, tensor: Tensor, before: Tensor) -> dict[str, Tensor]:
     return {name + PLACES: narrow, name + BITS: bits[places]}
 
 
+def differences(bucket: Bucket, base: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What must be sent of a bucket's tensors; names that share memory share what is sent of them."""
+    firsts = tied_names(bucket)
+    changes: dict[str, Tensor] = {}
+    for name, tensor in bucket.items():
+        if name not in firsts:
+            changes |= difference(name, tensor, base[name])
+    for name, first in firsts.items():
+        changes |= {name + end: changes[first + end] for end in ("", PLACES, BITS) if first + end in changes}
+    return changes
+
+
 def _bits(tensor: Tensor) -> Tensor:
     return tensor.view(-1).view(INTEGERS[tensor.itemsize])
 
@@ -90,25 +102,19 @@ class DeltaEncoder:
             whole: Whether a receiver does not have the last one.
         """
         manifest = publication.manifest
-        buckets = [
-            {name: tensor.detach().cpu().contiguous().clone() for name, tensor in bucket.items()}
-            for bucket in in_place(publication)
-        ]
+        buckets = [on_host(bucket) for bucket in in_place(publication)]
         self._next = Publication(manifest, buckets)
         if whole or self._base is None:
             self._since_full = 0
             return self._next
         base = {name: tensor for bucket in self._base.buckets for name, tensor in bucket.items()}
-        changes = [
-            {key: part for name, tensor in bucket.items() for key, part in difference(name, tensor, base[name]).items()}
-            for bucket in buckets
-        ]
-        self._since_full += bytes_of(changes)
-        if self._since_full >= bytes_of(buckets):
+        changes = [bucket for bucket in (differences(whole, base) for whole in buckets) if bucket]
+        delta = Publication(replace(manifest, kind="delta", base=self._base.manifest.version), changes)
+        self._since_full += bytes_in(delta)
+        if self._since_full >= bytes_in(self._next):
             self._since_full = 0
             return self._next
-        delta = replace(manifest, kind="delta", base=self._base.manifest.version)
-        return Publication(delta, [bucket for bucket in changes if bucket])
+        return delta
 
     def acknowledged(self) -> None:
         """All receivers have what was encoded last."""
@@ -117,11 +123,6 @@ class DeltaEncoder:
     def forget(self) -> None:
         """What receivers have is not known: the next publication is full."""
         self._base = self._next = None
-
-
-def bytes_of(buckets: Iterable[Bucket]) -> int:
-    """Bytes of all tensors."""
-    return sum(tensor.nbytes for bucket in buckets for tensor in bucket.values())
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from relax_core.api.errors import WeightSyncError
 from relax_core.api.weights import Bucket, Manifest, TensorEntry
 from relax_core.weights.delta import applied
-from relax_core.weights.manifest import describe, verify_bucket
+from relax_core.weights.manifest import describe, tied_names, verify_bucket
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,7 @@ class Inventory:
 
 def inventory_of(tensors: Mapping[str, Tensor]) -> Inventory:
     """The inventory of a model's ``state_dict``, as version 0; names that share memory are tied."""
-    places: dict[int, str] = {}
-    firsts = {name: places.setdefault(tensor.data_ptr(), name) for name, tensor in tensors.items() if tensor.numel()}
-    tied = {name: first for name, first in firsts.items() if name != first}
-    return Inventory(0, describe(tensors), tied)
+    return Inventory(0, describe(tensors), tied_names(tensors))
 
 
 def _same_names(first: str, has: Mapping[str, object], second: str, compared: Mapping[str, object]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,11 +77,18 @@ def in_place(publication: Publication) -> Iterable[Bucket]:
 
 
 def bytes_in(publication: Publication) -> int:
-    """Bytes that a publication carries, memory that names share counted under each."""
-    if publication.manifest.kind == "delta":
-        return sum(tensor.nbytes for bucket in publication.buckets for tensor in bucket.values())
-    entries = publication.manifest.tensors.values()
-    return sum(torch.Size(entry.shape).numel() * getattr(torch, entry.dtype).itemsize for entry in entries)
+    """Bytes that a publication in this process carries, memory that names share counted once."""
+    sent = publication.buckets
+    held = [sent.tensors] if isinstance(sent, TensorBuckets) else sent if isinstance(sent, Sequence) else ()
+    return sum({place_of(tensor): tensor.nbytes for bucket in held for tensor in bucket.values()}.values())
+
+
+def on_host(bucket: Bucket) -> dict[str, Tensor]:
+    """Contiguous copies in this process's memory; names that share memory share a copy."""
+    firsts = tied_names(bucket)
+    copies = {name: tensor.detach().cpu().contiguous() for name, tensor in bucket.items() if name not in firsts}
+    own = {name: copy.clone() if copy.data_ptr() == bucket[name].data_ptr() else copy for name, copy in copies.items()}
+    return {name: own[firsts.get(name, name)] for name in bucket}
 
 
 def verify_bucket(manifest: Manifest, bucket: Bucket) -> None:
@@ -90,6 +97,7 @@ def verify_bucket(manifest: Manifest, bucket: Bucket) -> None:
     Raises:
         WeightSyncError: Names the first tensor that is unknown, or differs in shape, dtype or bytes.
     """
+    sums: dict[Place, int] = {}
     for name, tensor in bucket.items():
         entry = manifest.tensors.get(name)
         if entry is None:
@@ -100,7 +108,12 @@ def verify_bucket(manifest: Manifest, bucket: Bucket) -> None:
                 f"version {manifest.version}: {name} arrived as {dtype}{list(shape)}, "
                 f"the manifest says {entry.dtype}{list(entry.shape)}"
             )
-        if manifest.verify and checksum(tensor) != entry.checksum:
+        if not manifest.verify:
+            continue
+        place = place_of(tensor)
+        if place not in sums:
+            sums[place] = checksum(tensor)
+        if sums[place] != entry.checksum:
             raise WeightSyncError(f"version {manifest.version}: {name} arrived with other bytes than were sent")
 
 
@@ -128,6 +141,13 @@ def from_json(stored: Mapping[str, Any]) -> Manifest:
 def place_of(tensor: Tensor) -> Place:
     """Equal for tensors that are the same elements of the same memory, as tied parameters are."""
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+
+def tied_names(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Names of further uses of a tensor, with the first name of each."""
+    firsts: dict[Place, str] = {}
+    named = {name: firsts.setdefault(place_of(tensor), name) for name, tensor in tensors.items() if tensor.numel()}
+    return {name: first for name, first in named.items() if name != first}
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -1,5 +1,6 @@
 """The publisher: versions, what counts as arrived, and what does not. Real trainer, engine and sync."""
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from relax_core.trainers.torch.trainer import TorchTrainer
 from relax_core.weight_syncs.local.config import LocalWeightSyncConfig
 from relax_core.weight_syncs.local.sync import LocalWeightSync
 from relax_core.weights.probe import Probe
-from relax_core.weights.publisher import Publisher
+from relax_core.weights.publisher import Options, Publisher
 
 PROBE = Probe((72, 105), SamplingParameters(max_new_tokens=4), 1e-4, fail=True, seed=0)
 
@@ -84,6 +85,7 @@ def publisher_of(
     probe: Probe | None = PROBE,
     probe_every: int = 1,
     sync: WeightSync | None = None,
+    options: Options | None = None,
 ) -> tuple[Publisher, Counter[str]]:
     """A publisher and its counters."""
     counters: Counter[str] = Counter()
@@ -93,7 +95,7 @@ def publisher_of(
 
     sync = sync or LocalWeightSync(LocalWeightSyncConfig(), context)
     named = {f"engine-{number}": engine for number, engine in enumerate(engines)}
-    return Publisher(named, sync, 60.0, count, probe, probe_every), counters
+    return Publisher(named, sync, 60.0, count, probe, probe_every, options), counters
 
 
 def change(trainer: TorchTrainer) -> None:
@@ -180,3 +182,90 @@ async def test_the_probe_runs_as_often_as_it_is_asked_to(trainer: TorchTrainer, 
     with pytest.raises(WeightSyncError, match="mismatch probe"):
         await publisher.publish(trainer)
     await engine.close()
+
+
+class Slow(LocalWeightSync):
+    """Carries nothing before it is let, and fails if it is told to."""
+
+    def __init__(self) -> None:
+        self.let, self.failure = asyncio.Event(), ""
+
+    async def send(
+        self, staged: Publication, engines: Mapping[str, Engine], timeout: float
+    ) -> Mapping[str, Acknowledgement]:
+        await self.let.wait()
+        if self.failure:
+            raise WeightSyncError(self.failure)
+        return await super().send(staged, engines, timeout)
+
+
+async def test_a_publication_goes_on_while_weights_change(
+    trainer: TorchTrainer, engines: list[TorchEngine], context: Context
+) -> None:
+    """Only one at a time, of the weights as they were; nothing is probed that the trainer no longer has."""
+    sync = Slow()
+    publisher, _ = publisher_of(engines, context, probe_every=2, sync=sync)
+    published = {name: tensor.clone() for name, tensor in trainer.policy.model.state_dict().items()}
+    await publisher.begin(trainer)
+    assert (publisher.version, publisher.acknowledged, publisher.in_flight, publisher.sending) == (1, 0, True, True)
+    await publisher.before_update()
+    change(trainer)
+    second = asyncio.create_task(publisher.begin(trainer))
+    await asyncio.sleep(0.05)
+    assert not second.done(), "two publications at once"
+    assert publisher.version == 1
+    sync.let.set()
+    await second
+    assert publisher.acknowledged >= 1
+    await publisher.before_update()
+    assert (publisher.version, publisher.acknowledged, publisher.in_flight) == (2, 2, False)
+    assert publisher.metrics["mismatch/engine-0"] < 1e-4, "the probed version held up the update until it was compared"
+    assert not torch.equal(published["model.norm.weight"], trainer.policy.model.model.norm.weight)
+    assert {name for name in publisher.metrics if name.startswith("sync/")} == {
+        "sync/bytes",
+        "sync/exposed_s",
+        "sync/pause_s",
+        "sync/snapshot_s",
+        "sync/transfer_s",
+    }
+
+
+async def test_a_failure_beside_training_is_told_by_the_next_publication(
+    trainer: TorchTrainer, engines: list[TorchEngine], context: Context
+) -> None:
+    sync, told = Slow(), []
+    sync.failure = "the network is gone"
+    sync.let.set()
+    publisher, _ = publisher_of(engines, context, probe=None, sync=sync)
+    publisher.arrived = lambda: told.append(publisher.sending)
+    await publisher.begin(trainer)
+    await publisher.ended()
+    await asyncio.sleep(0)
+    assert told == [False]
+    assert publisher.in_flight, "no engine has it"
+    assert "the network is gone" in str(publisher.failure)
+    with pytest.raises(WeightSyncError, match="the network is gone"):
+        await publisher.begin(trainer)
+    assert publisher.version == 1
+    assert "the network is gone" in publisher.coordinator.status()["history"][-1]["error"]
+
+
+async def test_deltas_are_sent_to_engines_that_have_the_version_before(
+    trainer: TorchTrainer, engines: list[TorchEngine], context: Context
+) -> None:
+    publisher, _ = publisher_of(engines, context, options=Options(delta=True, keep=True))
+    sizes = []
+    for version in range(1, 5):
+        with torch.no_grad():
+            trainer.policy.model.model.norm.weight[version] += 0.5
+        if version == 4:
+            publisher.coordinator.again("engine-1")
+        await publisher.publish(trainer)
+        sizes.append(publisher.metrics["sync/bytes"])
+        assert publisher.probe_gap < 1e-4
+        newest = publisher.newest()
+        assert newest is not None and newest.manifest.version == version
+        kept = {name: tensor for bucket in newest.buckets for name, tensor in bucket.items()}
+        assert all(torch.equal(kept[name], own) for name, own in trainer.policy.model.state_dict().items())
+    assert sizes[0] == sizes[3] > 1000 * sizes[1]
+    assert [each["kind"] for each in publisher.coordinator.status()["history"]] == ["full", "delta", "delta", "full"]

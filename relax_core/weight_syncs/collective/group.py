@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -78,6 +78,14 @@ class _Membership:
     store: Any
     group: Any
     received: int = 0
+    memory: dict[int, Tensor] = field(default_factory=dict)
+    """By place of a bucket: what the last publication was received into, and the next one of that size will be."""
+
+    def memory_for(self, place: int, size: int, device: torch.device) -> Tensor:
+        """``uint8 [size]``; an engine has taken over what was in it before it receives the next publication."""
+        if place not in self.memory or len(self.memory[place]) != size:
+            self.memory[place] = torch.empty(size, dtype=torch.uint8, device=device)
+        return self.memory[place]
 
 
 _idle: list[_Membership] = []
@@ -105,10 +113,10 @@ class BroadcastBuckets(SharedBuckets):
     def __iter__(self) -> Iterator[Bucket]:
         try:
             member = self._member()
-            for size, bucket in zip(self.sizes, self.places, strict=True):
-                content = torch.empty(size, dtype=torch.uint8, device=_receives_on(self.meeting.backend))
+            for place, (size, bucket) in enumerate(zip(self.sizes, self.places, strict=True)):
+                content = member.memory_for(place, size, _receives_on(self.meeting.backend))
                 self.meeting.broadcast(member.group, content)
-                yield {name: placed(content, place) for name, place in bucket.items()}
+                yield {name: placed(content, at) for name, at in bucket.items()}
         except (RuntimeError, dist.DistError) as error:
             raise WeightSyncError(f"the broadcast was not received: {_first_line(error)}") from error
         member.received = self.number

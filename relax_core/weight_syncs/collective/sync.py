@@ -47,7 +47,9 @@ class CollectiveWeightSync(WeightSync):
         self._flat: list[Flat] = []
 
     async def stage(self, publication: Publication) -> Publication:
-        self._flat = await asyncio.to_thread(lambda: [self._flattened(bucket) for bucket in in_place(publication)])
+        former = {len(flat.content): flat.content for flat in self._flat}
+        flat = await asyncio.to_thread(lambda: [self._flattened(bucket, former) for bucket in in_place(publication)])
+        self._flat = flat
         buckets = [{name: placed(flat.content, place) for name, place in flat.places.items()} for flat in self._flat]
         return Publication(publication.manifest, buckets)
 
@@ -55,7 +57,7 @@ class CollectiveWeightSync(WeightSync):
         self, staged: Publication, engines: Mapping[str, Engine], timeout: float
     ) -> Mapping[str, Acknowledgement]:
         meeting = self._meet(tuple(engines), timeout)
-        flat, self._flat = self._flat, []
+        flat = self._flat
         sizes, places = [len(each.content) for each in flat], [each.places for each in flat]
         self._sent += 1
         buckets = BroadcastBuckets(meeting, self._sent, sizes, places)
@@ -67,6 +69,7 @@ class CollectiveWeightSync(WeightSync):
         except BaseException as error:
             # The thread may wait for a member that is gone, until its own deadline: it is left to itself.
             self._meeting = self._group = None
+            self._flat = []
             if isinstance(error, RuntimeError | TimeoutError):
                 raise WeightSyncError(f"the broadcast failed: {error}") from error
             raise
@@ -79,10 +82,12 @@ class CollectiveWeightSync(WeightSync):
         self._group = self._meeting = self._store = None
         self._flat = []
 
-    def _flattened(self, bucket: Bucket) -> Flat:
-        """A copy of a bucket's tensors, in one piece."""
+    def _flattened(self, bucket: Bucket, former: dict[int, Tensor]) -> Flat:
+        """A copy of a bucket's tensors, in one piece: in former memory of that size, where there is some."""
         places, size = lay_out(bucket)
-        content = torch.empty(size, dtype=torch.uint8, device=self._device if self._backend == "nccl" else HOST)
+        content = former.pop(size, None)
+        if content is None:
+            content = torch.empty(size, dtype=torch.uint8, device=self._device if self._backend == "nccl" else HOST)
         for name, place in places.items():
             placed(content, place).copy_(bucket[name].detach())
         return Flat(content, places)

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from relax_core.api.weights import Bucket, Manifest, Publication, SharedBuckets
-from relax_core.weights.manifest import from_json, in_place, to_json
+from relax_core.weights.manifest import from_json, in_place, tied_names, to_json
 
 MANIFEST = "manifest.json"
 FOLDER = re.compile(r"version-(\d{8})")
@@ -35,7 +35,9 @@ class StoredPublication(SharedBuckets):
 
     def __iter__(self) -> Iterator[Bucket]:
         for file in sorted(self.folder.glob("bucket-*.safetensors")):
-            yield load_file(file)
+            with safe_open(file, "pt") as stored:
+                bucket = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - it is no mapping
+                yield bucket | {name: bucket[first] for name, first in (stored.metadata() or {}).items()}
 
     def manifest(self) -> Manifest:
         """What the publication consists of."""
@@ -50,7 +52,10 @@ def store(publication: Publication, directory: Path) -> StoredPublication:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     for number, bucket in enumerate(in_place(publication)):
-        save_file(_apart(bucket), partial / f"bucket-{number:05d}.safetensors")
+        firsts = tied_names(bucket)
+        apart = {name: tensor.detach().cpu().contiguous() for name, tensor in bucket.items() if name not in firsts}
+        # The format allows no two tensors to share memory, but metadata: further names of a tensor, with its first.
+        save_file(apart, partial / f"bucket-{number:05d}.safetensors", metadata=firsts)
     (partial / MANIFEST).write_text(json.dumps(to_json(manifest)), encoding="utf-8")
     if final.exists():
         shutil.rmtree(final)
@@ -60,12 +65,13 @@ def store(publication: Publication, directory: Path) -> StoredPublication:
 
 def kept(directory: Path) -> list[Publication]:
     """The newest full publication that is complete, and the deltas after it, in order."""
-    folders = [path for path in sorted(directory.glob("version-*")) if FOLDER.fullmatch(path.name)]
+    folders = [path for path in sorted(directory.glob("version-*"), reverse=True) if FOLDER.fullmatch(path.name)]
     publications: list[Publication] = []
     for stored in map(StoredPublication, folders):
-        publication = Publication(stored.manifest(), stored)
-        publications = [publication] if publication.manifest.kind == "full" else [*publications, publication]
-    return publications
+        publications.insert(0, Publication(stored.manifest(), stored))
+        if publications[0].manifest.kind == "full":
+            return publications
+    return []
 
 
 def remove_unneeded(directory: Path, version: int) -> None:
@@ -80,14 +86,3 @@ def remove_unneeded(directory: Path, version: int) -> None:
         digits = re.search(r"version-(\d{8})", path.name)
         if digits and int(digits[1]) < version and int(digits[1]) not in needed:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _apart(bucket: Bucket) -> dict[str, Tensor]:
-    """The tensors on the host, none sharing memory with another, as the file format asks."""
-    seen: set[int] = set()
-    apart = {}
-    for name, tensor in bucket.items():
-        held = tensor.detach().cpu().contiguous()
-        apart[name] = held.clone() if held.data_ptr() in seen else held
-        seen.add(held.data_ptr())
-    return apart
