@@ -48,8 +48,12 @@ PANELS = (
     Panel("Probe gap", ("mismatch/probe_max",), "Largest difference of a log-probability, engine to trainer, in nats"),
     Panel("Lag", ("*/lag", "*/lag_*"), "Publications between a trained token and the trainer"),
     Panel("Throughput", ("perf/rollout_tokens_per_s", "perf/train_tokens_per_s"), "Tokens per second"),
+    Panel(
+        "Data wait", ("perf/data_wait_s", "perf/rollout_exposed_s"), "Seconds the actor waited, and generation in them"
+    ),
+    Panel("Publication", ("sync/*_s",), "Seconds by which weights reached the engines"),
     Panel("Loss", ("train/loss",), "Of the update, over all its tokens"),
-    Panel("Queue", ("*/queue*", "*/queued*"), "Groups on their way to the trainer"),
+    Panel("Queue", ("*/queued*", "queue/groups", "queue/ready/*"), "Groups on their way to the trainer"),
 )
 STREAMS = ("train", "eval")
 """Streams whose steps are updates of the main stage."""
