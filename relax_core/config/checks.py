@@ -12,10 +12,13 @@ from relax_core.config.run_config import RunConfig
 from relax_core.config.selection import Selected
 from relax_core.config.validation import show
 from relax_core.dataflow.columns import TEACHER_LOGPROBS
-from relax_core.dataflow.placement import publishes_beside
+from relax_core.dataflow.placement import fronts, publishes_beside
 from relax_core.dataflow.plan import FROZEN
 
 Finding = tuple[Key, str]
+
+REPLICATED = ("reward",)
+"""Fronts that may have several replicas."""
 
 
 def check(config: RunConfig) -> Iterator[Finding]:
@@ -63,7 +66,9 @@ def check_runtime(config: RunConfig, runtime: str) -> Iterator[Finding]:
         late = "engines that are started again would find no weights"
         yield ("publication", "service"), f"false is not possible with weight_sync {config.weight_sync.name}: {late}"
     yield from _check_ranks(config.trainer, config.run.serve.actor_ranks if runtime == "serve" else 1)
-    if runtime != "serve":
+    if runtime == "serve":
+        yield from _check_fronts(config)
+    else:
         for place, value in {("serve", key): value for key, value in _changed(config.run.serve).items()}.items():
             yield place, f"{show(value, place)} would be ignored: the runtime is {runtime}; use --runtime serve"
 
@@ -74,6 +79,16 @@ def _check_ranks(trainer: Selected, ranks: int) -> Iterator[Finding]:
         for key, value in trainer.config.ignored_on_one_rank().items():
             at = (*trainer.section.split("."), key)
             yield at, f"{value} would be ignored: the trainer has one rank; use --runtime serve with serve.actor_ranks"
+
+
+def _check_fronts(config: RunConfig) -> Iterator[Finding]:
+    known = fronts(config.plan())
+    for name, front in config.run.serve.roles.items():
+        if name not in known:
+            yield ("serve", "roles", name), f"the run has no such front; it has {', '.join(sorted(known))}"
+        elif front.replicas > 1 and name not in REPLICATED:
+            alone = f"only {', '.join(REPLICATED)} keeps nothing from one group to another"
+            yield ("serve", "roles", name, "replicas"), f"{front.replicas} is not possible: {alone}"
 
 
 def requirements_of(algorithm: Selected) -> Requirements:

@@ -218,6 +218,13 @@ class TimeoutConfig(Config):
     )
 
 
+class FrontConfig(Config):
+    """The Serve deployment of a front."""
+
+    cpus: float = Field(0.1, ge=0, description="Ray's CPUs of each replica; Ray counts them, and gives none.")
+    replicas: int = Field(1, ge=1, description="Processes that do the work side by side; more than one for `reward`.")
+
+
 class ServeConfig(Config):
     """Ranks and deadlines with `--runtime serve`; another runtime refuses the section."""
 
@@ -229,6 +236,9 @@ class ServeConfig(Config):
         description="Requests that an engine has at once; the others wait for the first engine with room. 0: all are "
         "given to engines as they come.",
     )
+    roles: dict[str, FrontConfig] = Field(
+        {}, description="By front, which has the name of its last role (`relax plan`): `cpus` and `replicas`."
+    )
     restarts: int = Field(3, ge=0, description="Deaths of one front, or of one engine, that a run survives.")
     rank_timeout: float = Field(60.0, gt=0, description="Seconds in which a rank must answer whether it is there.")
     start_timeout: float = Field(600.0, gt=0, description="Seconds in which a rank must have loaded its model.")
@@ -238,6 +248,10 @@ class ServeConfig(Config):
     object_store_bytes: int = Field(
         268435456, ge=78643200, description="Size of Ray's object store, in a cluster that the run starts itself."
     )
+
+    def front(self, name: str) -> FrontConfig:
+        """What is asked for a front."""
+        return self.roles.get(name, FrontConfig())
 
 
 class RunSections(Config):

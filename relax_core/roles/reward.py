@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from relax_core.api.columns import Column, Table
-from relax_core.api.errors import EndOfStream
+from relax_core.api.errors import EndOfStream, LeaseExpired
 from relax_core.api.rows import Sample, StopReason
 from relax_core.api.transport import Lease, Transport
 from relax_core.dataflow import columns as core
@@ -23,6 +23,9 @@ from relax_core.roles.scoring import GroupScores, Scorer
 from relax_core.roles.tasks import unpack_task
 
 logger = logging.getLogger(__name__)
+LEASE, SHARED_LEASE = 600.0, 30.0
+"""Seconds; a living holder renews. Where others do the same work, those of a dead one must come back by themselves."""
+
 GROUPS_TOLD = 64
 """Scored groups after which people hear of them, although others are still being scored."""
 
@@ -118,7 +121,8 @@ class RewardRole(BackgroundRole[Scoring]):
 
     def _take(self, patience: float) -> Lease | None:
         try:
-            return self._transport.take(self.name, timeout=patience)
+            seconds = SHARED_LEASE if self.shared else LEASE
+            return self._transport.take(self.name, timeout=patience, seconds=seconds)
         except EndOfStream:
             self._ended = True
             return None
@@ -130,10 +134,19 @@ class RewardRole(BackgroundRole[Scoring]):
             scoring, result = self._running[task], task.result()
             self._write(scoring, result)
             scoring.open.close()
-            self._transport.ack(scoring.lease)
+            self._acknowledge(scoring.lease)
             del self._running[task]
             self._untold.append((scoring, result))
         return bool(ended)
+
+    def _acknowledge(self, lease: Lease) -> None:
+        try:
+            self._transport.ack(lease)
+        except LeaseExpired:
+            if not self.shared:
+                raise
+            # This process stood still, and another one has the group: its scores are as good.
+            self._hub.count("reward/lease_lost")
 
     def _sample(self, table: Table, row: int) -> Sample:
         tokens = table["tokens"][row][table["loss_mask"][row].astype(bool)].tolist()
@@ -158,7 +171,7 @@ class RewardRole(BackgroundRole[Scoring]):
             return
         parts = [np.frombuffer(json.dumps(dict(score.parts)).encode(), np.uint8) for score in result.scores]
         columns = [Column.of(core.REWARD, values), Column.of(core.SCORED, scored), Column.of(core.REWARD_PARTS, parts)]
-        self._transport.write(scoring.lease.table.ids, columns, repeat=scoring.lease.attempt > 1)
+        self._transport.write(scoring.lease.table.ids, columns, repeat=self.shared or scoring.lease.attempt > 1)
 
     def _drop(self, group: int, reason: str, rewards: Mapping[str, int] | None = None) -> None:
         # In this order: killed in between, the role gets the group again.

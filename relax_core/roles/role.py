@@ -31,6 +31,10 @@ class Role(ABC):
     patience: float = 0.0
     """Seconds a step may wait for something to become ready; none where roles share a process."""
 
+    shared: bool = False
+    """Whether other processes do this role's work too. What one of them holds is then not another's to take back: a
+    lease ends when its holder no longer renews it."""
+
     timeline: Timeline = NO_TIMELINE
     """Told when the role did what."""
 

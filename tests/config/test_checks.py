@@ -161,3 +161,19 @@ def test_ranks_that_share_a_model_must_be_several(document: dict[str, Any]) -> N
     assert not list(check_runtime(load_run(None, settings, document), "serve"))
     one = load_run(None, [*settings, "serve.actor_ranks=1"], document)
     assert list(check_runtime(one, "serve")) == [(("trainer", "parallel"), refused)]
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("serve.roles={reward: {replicas: 2, cpus: 1}, actor: {cpus: 2}}", None),
+        ("serve.roles={judge: {cpus: 1}}", "the run has no such front; it has actor, advantages, reward, rollout"),
+        (
+            "serve.roles={actor: {replicas: 2}}",
+            "2 is not possible: only reward keeps nothing from one group to another",
+        ),
+    ],
+)
+def test_resources_are_of_fronts_that_there_are(document: dict[str, Any], override: str, line: str | None) -> None:
+    findings = check_runtime(load_run(None, ["transport=ray", "weight_sync=disk", override], document), "serve")
+    assert [text for _, text in findings] == ([] if line is None else [line])

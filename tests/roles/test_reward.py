@@ -18,10 +18,11 @@ from relax_core.dataflow.ledger import Ledger
 from relax_core.metrics.hub import MetricHub
 from relax_core.models.prompts import PromptCodec
 from relax_core.roles.advantages import Advantages
-from relax_core.roles.reward import RewardRole
+from relax_core.roles.reward import SHARED_LEASE, RewardRole
 from relax_core.roles.role import Progress
 from relax_core.roles.scoring import NamedReward, Scorer
 from relax_core.runtimes.watch import Watch
+from relax_core.transports.memory.config import MemoryTransportConfig
 from relax_core.transports.memory.transport import MemoryTransport
 from tests.roles.conftest import append_group, grpo_plan, opened, until_done
 
@@ -199,3 +200,30 @@ async def test_a_group_in_which_everybody_abstains_is_no_group_of_equal_rewards(
     await until_done(court.role)
     assert ledger.reasons == {"reward_abstained": 1}
     assert not ledger.rewards_in_row
+
+
+async def test_a_replica_that_stood_still_gives_way_to_another(
+    ledger: Ledger, hub: MetricHub, tiny_model_path: Path
+) -> None:
+    now, plan = 0.0, grpo_plan()
+    transport = MemoryTransport(MemoryTransportConfig(), clock=lambda: now)
+    transport.open(plan.columns, plan.consumers)
+    append_group(transport, ledger, 0)
+    slow, fast = Gated(), Gated()
+    fast.may.set()
+    still, other = (role(reward, transport, ledger, hub, tiny_model_path) for reward in (slow, fast))
+    still.shared = other.shared = True
+    assert await still.step() is Progress.WORKED
+    assert await other.step() is Progress.IDLE, "the living one has the group"
+    now += SHARED_LEASE + 1
+    await other.step()
+    await other.settled()
+    await other.step()
+    assert scored(transport) == [0]
+    slow.may.set()
+    await still.settled()
+    await still.step()
+    assert scored(transport) == [0]
+    assert hub.counters()["reward/lease_lost"] == 1
+    for each in (still, other):
+        await each.close()

@@ -11,9 +11,6 @@ from ray.serve.api import RunTarget
 from relax_core.runtimes.serve.assignment import Assignment, application_name
 from relax_core.runtimes.serve.front import Front
 
-FRONT_CPUS = 0.1
-"""Of Ray's CPUs, which are counted and not given: a front waits most of the time."""
-
 
 def start_fronts(assignment: Assignment) -> list[str]:
     """Starts all applications at once, since a second call would restart every replica; returns their names."""
@@ -33,10 +30,11 @@ def stop_fronts(applications: Sequence[str]) -> None:
 
 
 def _deployment(assignment: Assignment, front: str) -> Any:
+    asked = assignment.config.run.serve.front(front)
     deployment: Any = serve.deployment(Front)
     deployment = deployment.options(
-        num_replicas=1,
-        ray_actor_options={"num_cpus": FRONT_CPUS},
+        num_replicas=asked.replicas,
+        ray_actor_options={"num_cpus": asked.cpus},
         health_check_period_s=1.0,
         health_check_timeout_s=30.0,
         graceful_shutdown_timeout_s=1.0,

@@ -95,10 +95,11 @@ class Front:
         assignment: Assignment = state("assignment")
         prepare_process(assignment, self._front)
         transport = assignment.transport(state.count)
-        # Whoever held leases of these roles before was this front, and is dead.
-        for consumer in assignment.plan.consumers:
-            if consumer.name in assignment.fronts[self._front]:
-                transport.reclaim(consumer.name)
+        if assignment.config.run.serve.front(self._front).replicas == 1:
+            # Whoever held leases of these roles before was this front, and is dead.
+            for consumer in assignment.plan.consumers:
+                if consumer.name in assignment.fronts[self._front]:
+                    transport.reclaim(consumer.name)
         roles = await build_roles(self._front, Surroundings(assignment, state, transport))
         seconds = assignment.config.run.serve.step_timeout
         ended: set[str] = set()

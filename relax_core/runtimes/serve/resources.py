@@ -7,7 +7,6 @@ from relax_core.api.errors import ConfigError
 from relax_core.config.run import RunSections
 from relax_core.dataflow.placement import fronts
 from relax_core.dataflow.plan import FROZEN, Plan
-from relax_core.runtimes.serve.deployments import FRONT_CPUS
 
 MIB = 2**20
 UNITS = {"CPU": "CPUs", "GPU": "accelerators", "memory": "MiB for weights"}
@@ -22,6 +21,7 @@ class Need:
         roles: Their names.
         group: Their device group.
         fronts: Processes that hold no model.
+        cpus: Of Ray's CPUs, for all of these.
         holders: Processes that hold one.
         accelerators: Of all holders.
         memory: Bytes of the weights that the holders keep in the memory of the host: the least they can need.
@@ -30,13 +30,14 @@ class Need:
     roles: tuple[str, ...]
     group: str
     fronts: int
+    cpus: float
     holders: int
     accelerators: int
     memory: int
 
     def amount(self, resource: str) -> float:
         """How much of one of Ray's resources."""
-        return {"CPU": self.fronts * FRONT_CPUS, "GPU": self.accelerators, "memory": self.memory}[resource]
+        return {"CPU": self.cpus, "GPU": self.accelerators, "memory": self.memory}[resource]
 
 
 def needs(plan: Plan, run: RunSections, engines: int, accelerators: int, weights: Mapping[str, int]) -> list[Need]:
@@ -52,12 +53,14 @@ def needs(plan: Plan, run: RunSections, engines: int, accelerators: int, weights
     holders = {**dict.fromkeys(FROZEN, 1), "rollout": engines, "actor": run.serve.actor_ranks}
 
     def need(names: tuple[str, ...], group: str, fronts: int) -> Need:
-        number = holders.get(names[-1], 0)
+        number, cpus = holders.get(names[-1], 0), fronts * run.serve.front(names[-1]).cpus
         size = weights.get("teacher" if names[-1] == "teacher" else "policy", 0)
-        return Need(names, group, fronts, number, number * accelerators, 0 if accelerators else number * size)
+        return Need(names, group, fronts, cpus, number, number * accelerators, 0 if accelerators else number * size)
 
     roles = {role.name: role for role in plan.roles}
-    found = [need(names, roles[front].device_group, 1) for front, names in fronts(plan).items()]
+    found = [
+        need(names, roles[front].device_group, run.serve.front(front).replicas) for front, names in fronts(plan).items()
+    ]
     return found if "rollout" in roles or not engines else [need(("rollout",), "engine", 0), *found]
 
 

@@ -53,6 +53,7 @@ async def build_roles(front: str, around: Surroundings) -> list[Role]:
     timeline = process_timeline(around.assignment.directory, front, _updates_of(roles))
     for role in roles:
         role.patience = PATIENCE if len(roles) == 1 else SHORT_PATIENCE
+        role.shared = around.assignment.config.run.serve.front(front).replicas > 1
         role.timeline = timeline
     return roles
 

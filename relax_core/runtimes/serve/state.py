@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from relax_core.api.errors import RelaxError, TrainingError
 from relax_core.checkpoint.run_directory import RunDirectory
+from relax_core.config.run import ServeConfig
 from relax_core.dataflow.ledger import Ledger
 from relax_core.dataflow.staleness import Admission
 from relax_core.metrics.activity import GENERATING, PAUSED, Activity, Beside
@@ -39,7 +40,7 @@ class RunState:
         pause: Whether the source is held after a batch, by the counts of updates before and after it: evaluation and
             checkpoint then belong to this version.
         max_dropped_in_row: Dropped groups without a trained one between them that end the run.
-        restarts: How often a front may start anew.
+        serve: How many replicas a front has, and how often they may start anew.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class RunState:
         updates: int,
         pause: Callable[[int, int], bool],
         max_dropped_in_row: int,
-        restarts: int,
+        serve: ServeConfig,
     ) -> None:
         self._source = source
         self._ledger = ledger
@@ -57,7 +58,7 @@ class RunState:
         self._updates = updates
         self._pause = pause
         self._max_dropped_in_row = max_dropped_in_row
-        self._restarts = restarts
+        self._serve = serve
         self._changed = threading.Condition(threading.RLock())
         self._records: deque[Record] = deque()
         self._held = self._over = False
@@ -278,11 +279,12 @@ class RunState:
         with self._changed:
             self._starts[role] += 1
             times = self._starts[role]
-            if times > 1:
+            deaths = times - self._serve.front(role).replicas
+            if deaths > 0:
                 self.restarted(role, "its process died")
-            if times > 1 + self._restarts:
+            if deaths > self._serve.restarts:
                 self.failed(
-                    RelaxError(f"the front of {role} died {times - 1} times; serve.restarts is {self._restarts}")
+                    RelaxError(f"the front of {role} died {deaths} times; serve.restarts is {self._serve.restarts}")
                 )
             return times
 
@@ -403,7 +405,7 @@ class StateActor(RunState):
             assignment.updates,
             lambda before, now: any(crossed(every, before, now) for every in intervals),
             run.batch.dropped_in_row_limit,
-            run.serve.restarts,
+            run.serve,
         )
         for count in counted:
             self.count(*count)

@@ -21,7 +21,7 @@ from relax_core.api.rows import Sample, Score, StopReason
 from relax_core.api.trainer import Sums
 from relax_core.api.transport import Lease
 from relax_core.config import RewardConfig
-from relax_core.config.run import BatchConfig, RolloutConfig, SamplingConfig
+from relax_core.config.run import BatchConfig, RolloutConfig, SamplingConfig, ServeConfig
 from relax_core.dataflow.batching import UpdatePlan
 from relax_core.dataflow.columns import REF_LOGPROBS
 from relax_core.dataflow.ledger import Ledger, verify
@@ -236,7 +236,7 @@ class House:
         ledger = Ledger(self.events.append)
         admission = Admission(kind.batch.tasks, kind.bound, kind.rollout.surplus)
         source = Source(Numbers(50), 0, ledger, admission, None, kind.groups)
-        self.state = RunState(source, ledger, UPDATES, lambda before, now: False, 100, 100)
+        self.state = RunState(source, ledger, UPDATES, lambda before, now: False, 100, ServeConfig(restarts=100))
         self.transport = MemoryTransport(MemoryTransportConfig())
         self.transport.open(self.plan.columns, self.plan.consumers)
         self.ranks = Ledgered(self.transport, self.plan.updates_per_batch)

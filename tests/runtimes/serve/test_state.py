@@ -3,6 +3,7 @@
 import pytest
 
 from relax_core.api.errors import RelaxError
+from relax_core.config.run import FrontConfig, ServeConfig
 from relax_core.dataflow.ledger import Ledger, LedgerError
 from relax_core.dataflow.staleness import Admission
 from relax_core.metrics.activity import Beside
@@ -14,10 +15,24 @@ from relax_core.testing.threads import in_threads
 from tests.roles.conftest import Numbers
 
 
-def make(updates: int = 3, tasks: int = 2, every: int = 2, max_dropped: int = 2, epochs: int | None = None) -> RunState:
+def make(
+    updates: int = 3,
+    tasks: int = 2,
+    every: int = 2,
+    max_dropped: int = 2,
+    epochs: int | None = None,
+    serve: ServeConfig | None = None,
+) -> RunState:
     ledger = Ledger(lambda event: None)
     source = Source(Numbers(6), 0, ledger, Admission(tasks, 0), epochs)
-    return RunState(source, ledger, updates, lambda before, now: crossed(every, before, now), max_dropped, restarts=1)
+    return RunState(
+        source,
+        ledger,
+        updates,
+        lambda before, now: crossed(every, before, now),
+        max_dropped,
+        serve or ServeConfig(restarts=1),
+    )
 
 
 def batch(state: RunState, update: int) -> None:
@@ -81,6 +96,12 @@ def test_a_front_that_dies_too_often_ends_the_run() -> None:
     records = state.drain(0.0)
     assert [record.arguments for record in records if record.kind == "count"] == [("restarts/reward", 1)] * 2
     assert "reward died 2 times" in str(records[-1].arguments[0])
+
+
+def test_the_first_start_of_every_replica_is_no_death() -> None:
+    state = make(serve=ServeConfig(restarts=1, roles={"reward": FrontConfig(replicas=2)}))
+    assert [state.started("reward") for _ in range(3)] == [1, 2, 3]
+    assert [record.arguments for record in state.drain(0.0) if record.kind == "count"] == [("restarts/reward", 1)]
 
 
 def test_an_update_is_reported_once_and_with_what_the_rollouts_of_all_lives_did() -> None:
