@@ -239,8 +239,19 @@ class ServeConfig(Config):
     roles: dict[str, FrontConfig] = Field(
         {}, description="By front, which has the name of its last role (`relax plan`): `cpus` and `replicas`."
     )
-    restarts: int = Field(3, ge=0, description="Deaths of one front, or of one engine, that a run survives.")
-    rank_timeout: float = Field(60.0, gt=0, description="Seconds in which a rank must answer whether it is there.")
+    restarts: int = Field(
+        3, ge=0, description="Losses of one name (a front, an engine, the trainer's ranks, ...) that a run survives."
+    )
+    restarts_together: int = Field(10, ge=0, description="Losses of all names together that a run survives.")
+    recovery_every: int = Field(
+        1,
+        ge=0,
+        description="Batches between two points that the trainer's ranks come back to when one of them is lost, each "
+        "as large as a checkpoint, two at a time in the run's folder; 0: only checkpoints are.",
+    )
+    rank_timeout: float = Field(
+        60.0, gt=0, description="Seconds in which a process must answer whether it is there; else it is ended as hung."
+    )
     start_timeout: float = Field(600.0, gt=0, description="Seconds in which a rank must have loaded its model.")
     step_timeout: float = Field(
         3600.0, gt=0, description="Seconds in which a front must have done one step of its role."

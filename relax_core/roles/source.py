@@ -1,7 +1,7 @@
 """The source hands out tasks, each once per epoch, in an order that only the seed decides."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,12 +92,16 @@ class Source:
         return Counter(self._ledger.pending.values())
 
     def _issue(self) -> IssuedTask:
-        epoch, position = divmod(self._issued, len(self._dataset))
-        issued = IssuedTask(self._issued, epoch, self._task(int(self._permutation(epoch)[position])))
+        issued = self._task_of(self._issued)
         self._issued += 1
-        self._ledger.issued(issued.group, issued.task.index, epoch)
+        self._ledger.issued(issued.group, issued.task.index, issued.epoch)
         self._open[issued.group] = issued
         return issued
+
+    def _task_of(self, group: int) -> IssuedTask:
+        """Groups are numbered in the order of their tasks."""
+        epoch, position = divmod(group, len(self._dataset))
+        return IssuedTask(group, epoch, self._task(int(self._permutation(epoch)[position])))
 
     def _task(self, index: int) -> Task:
         try:
@@ -119,6 +123,11 @@ class Source:
     def finished(self, group: int) -> None:
         """The group is in the transport, or dropped. Saying so twice is allowed."""
         self._open.pop(group, None)
+
+    def reopen(self, groups: Iterable[int]) -> None:
+        """The rows of these groups are lost: they are handed out once more, by :meth:`unfinished`."""
+        lost = {group: self._task_of(group) for group in groups if group not in self._open}
+        self._open = dict(sorted({**self._open, **lost}.items()))
 
     def _permutation(self, epoch: int) -> IntArray:
         if self._order is None or self._order[0] != epoch:

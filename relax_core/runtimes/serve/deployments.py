@@ -22,11 +22,12 @@ def start_fronts(assignment: Assignment) -> list[str]:
     return [target.name for target in targets]
 
 
-def stop_fronts(applications: Sequence[str]) -> None:
-    """Ends applications, whatever state they are in."""
-    for application in applications:
-        with suppress(RayError, RuntimeError, TimeoutError):
-            serve.delete(application, _blocking=False)
+def stop_fronts(applications: Sequence[str], wait: bool = False) -> None:
+    """Ends applications, whatever state they are in; returns at once, or when none of their processes is left."""
+    for blocking in (False, True) if wait else (False,):
+        for application in applications:
+            with suppress(RayError, RuntimeError, TimeoutError):
+                serve.delete(application, _blocking=blocking)
 
 
 def _deployment(assignment: Assignment, front: str) -> Any:
@@ -36,7 +37,7 @@ def _deployment(assignment: Assignment, front: str) -> Any:
         num_replicas=asked.replicas,
         ray_actor_options={"num_cpus": asked.cpus},
         health_check_period_s=1.0,
-        health_check_timeout_s=30.0,
+        health_check_timeout_s=assignment.config.run.serve.rank_timeout,
         graceful_shutdown_timeout_s=1.0,
         graceful_shutdown_wait_loop_s=0.1,
     )

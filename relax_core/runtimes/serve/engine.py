@@ -15,7 +15,7 @@ from relax_core.api.weights import Acknowledgement, Bucket, Manifest
 from relax_core.runtimes.serve.assignment import Assignment
 from relax_core.runtimes.serve.proxies import StateClient
 from relax_core.runtimes.serve.spans import process_timeline
-from relax_core.transports.ray.calls import CALL_SECONDS, ActorLost, ActorUnavailable, acall, find_actor
+from relax_core.transports.ray.calls import ActorLost, ActorUnavailable, acall, find_actor
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class EngineRank:
                     self._acknowledged = await self._started.update(manifest, buckets)
             except RelaxError as error:
                 logger.exception("%s ends: it does not take version %d", self._name, manifest.version)
-                await acall(self._state.actor, "tell", "event", "engine_failed", f"{self._name}: {error}")
+                await self._state.ask("tell", "event", "engine_failed", f"{self._name}: {error}")
                 ray.actor.exit_actor()
                 raise  # not reached: the line above ends the process
         return self._acknowledged
@@ -277,7 +277,7 @@ class RemoteEngine(Engine):
     async def _next(self) -> ActorHandle:
         """The rank, once it is in a life that this object has not seen end."""
         wait = self._start_timeout
-        life: int = await acall(self._state.actor, "life", self._name, self._life, wait, timeout=wait + CALL_SECONDS)
+        life: int = await self._state.ask("life", self._name, self._life, wait, wait=wait)
         if life <= self._life:
             raise ActorLost(f"{self._name} is dead, and its next life has not begun within {wait:g} s")
         self._life = life

@@ -1,6 +1,7 @@
 """The lives of the engines' ranks: started, asked whether they go on, replaced one by one when they do not."""
 
 import asyncio
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,16 @@ class EngineRanks:
         """
         await asyncio.gather(*(rank.look() for rank in self._ranks))
 
+    async def announce(self) -> None:
+        """Tells a state that has taken the place of another which lives the ranks are in."""
+        for rank in self._ranks:
+            await rank.announce()
+
+    async def abort(self) -> None:
+        """Ends all requests: whoever made them is gone."""
+        for rank in self._ranks:
+            await rank.abort()
+
     def stop(self) -> None:
         """Ends all ranks, whatever state they are in."""
         for rank in self._ranks:
@@ -65,6 +76,7 @@ class Rank:
     name: str
     deaths: int = 0
     _actor: Any = None
+    _serves: bool = False
     _replacement: asyncio.Task[None] | None = None
 
     async def start(self) -> frozenset[Capability]:
@@ -74,8 +86,20 @@ class Rank:
         self._actor = start_actor(EngineRank, self.name, run_id, self.assignment, self.name, **options)
         timeout = self.assignment.config.run.serve.start_timeout
         capabilities: frozenset[Capability] = await acall(self._actor, "start", timeout=timeout)
-        await acall(self.state.actor, "alive", self.name, self.deaths + 1)
+        self._serves = True
+        await self.announce()
         return capabilities
+
+    async def announce(self) -> None:
+        """Tells the state which life the rank is in, if it serves."""
+        if self._serves:
+            await self.state.ask("alive", self.name, self.deaths + 1)
+
+    async def abort(self) -> None:
+        """Ends all requests that it has; a rank that is dead has none."""
+        if self._serves:
+            with suppress(ActorLost, DeadlineExceeded):
+                await acall(self._actor, "abort", timeout=self.assignment.config.run.serve.rank_timeout)
 
     async def look(self) -> None:
         """Asks whether it goes on, and begins to replace it if not. What a replacement raised is raised here."""
@@ -115,12 +139,14 @@ class Rank:
         allowed = self.assignment.config.run.serve.restarts
         while cause:
             self.deaths += 1
+            self._serves = False
             if self.deaths > allowed:
                 raise RelaxError(f"{self.name} died {self.deaths} times, serve.restarts is {allowed}; at last: {cause}")
-            await acall(self.state.actor, "restarted", self.name, cause)
+            began, why = time.monotonic(), cause
             await kill_actor(self._actor, self.name, self.assignment.run_id)
             cause = ""
             try:
                 await self.start()
             except (ActorLost, DeadlineExceeded) as error:
                 cause = str(error)
+            await self.state.ask("restarted", self.name, why, time.monotonic() - began)

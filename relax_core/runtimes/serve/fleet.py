@@ -7,7 +7,6 @@ from relax_core.fleet.fleet import Fleet, Waits
 from relax_core.runtimes.serve.assignment import Assignment
 from relax_core.runtimes.serve.engine import RemoteEngine
 from relax_core.runtimes.serve.proxies import StateClient
-from relax_core.transports.ray.calls import acall
 
 
 async def open_fleet(
@@ -28,7 +27,7 @@ async def open_fleet(
     engines = {name: RemoteEngine(assignment, state, name, capabilities, patient=False) for name in assignment.engines}
 
     async def tell(metrics: Mapping[str, float]) -> None:
-        await acall(state.actor, "engines", metrics)
+        await state.ask("engines", metrics)
 
     waits = Waits(serve.rank_timeout, timeouts.weight_sync, serve.start_timeout)
     fleet = Fleet(engines, waits, serve.requests_per_engine, tell if tells else None, state.count)

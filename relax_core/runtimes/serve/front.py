@@ -4,15 +4,24 @@ import asyncio
 import os
 import threading
 import time
+from contextlib import suppress
 from typing import Any, Protocol, runtime_checkable
 
-from relax_core.api.errors import RelaxError
+from ray import serve
+
+from relax_core.api.errors import DeadlineExceeded, RelaxError, TransportLost
 from relax_core.roles.role import Progress, Role
-from relax_core.runtimes.serve.assignment import Assignment
+from relax_core.runtimes.serve.assignment import STATE, Assignment, application_name
 from relax_core.runtimes.serve.process import prepare_process
 from relax_core.runtimes.serve.proxies import StateClient
 from relax_core.runtimes.serve.roles import PATIENCE, Surroundings, build_roles
-from relax_core.transports.ray.calls import acall
+from relax_core.transports.ray.calls import ActorLost, acall, find_actor
+
+LOSSES = (ActorLost, TransportLost, DeadlineExceeded)
+"""What a call raises to somebody who is gone or silent."""
+
+WAIT_SECONDS = 20.0
+TELL_SECONDS = 5.0
 
 
 @runtime_checkable
@@ -63,10 +72,16 @@ class Front:
         threading.Thread(target=self._run, name=front, daemon=True).start()
 
     async def check_health(self) -> None:
-        """Raises when the loop hangs: Serve then replaces the replica."""
+        """Ends this process when the loop hangs, and Serve starts another one. Would only the check fail, the old one
+        could go on beside the new one for a while."""
         late = self._stamp.late()
         if late is not None:
-            raise RelaxError(f"{self._front}: {late}")
+            with suppress(RelaxError, TimeoutError):
+                await asyncio.wait_for(asyncio.to_thread(self._tell_why, late), TELL_SECONDS)
+            os._exit(1)
+
+    def _tell_why(self, late: str) -> None:
+        StateClient(self._run_id)("gave_up", self._front, late)
 
     async def status(self) -> dict[str, Any]:
         """What the loop does, for people."""
@@ -78,13 +93,25 @@ class Front:
             state = StateClient(self._run_id)
             try:
                 asyncio.run(self._loop(state))
+            except LOSSES:
+                raise
             except RelaxError as error:
                 self._fail(state, error)
             except Exception as error:
                 self._fail(state, RelaxError(f"{self._front}: {type(error).__name__}: {error}"))
-        except RelaxError as error:
-            # Without a state there is no run any more, and nobody to tell.
-            self._stamp.end(str(error))
+        except LOSSES as error:
+            self._wait_for_controller(error)
+
+    def _wait_for_controller(self, error: RelaxError) -> None:
+        """Somebody whom the loop needs is gone or silent, which is no fault of its own. The controller brings that back
+        and ends this front, where the stage goes back. Otherwise the loop begins anew in another process, or, when
+        the run is gone, the front leaves for good."""
+        self._stamp.begin(f"waiting for the controller ({error})", WAIT_SECONDS)
+        time.sleep(WAIT_SECONDS / 2)
+        try:
+            find_actor(STATE, self._run_id)
+        except ActorLost:
+            serve.delete(application_name(self._run_id, self._front), _blocking=False)
 
     def _fail(self, state: StateClient, error: RelaxError) -> None:
         self._stamp.end(f"failed: {error}")

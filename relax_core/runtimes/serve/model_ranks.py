@@ -5,6 +5,7 @@ in a collective for the others for ever.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import ray
@@ -56,6 +57,11 @@ class ModelRank:
         algorithm = assignment.config.algorithm.build(assignment.context(self._state.count, staged=True))
         self._objective = Objective(algorithm, assignment.plan.old)
         self._transport = assignment.transport(self._state.count)
+
+    def connect(self) -> None:
+        """Meets the transport that has taken the place of the one before."""
+        self._transport = self._assignment.transport(self._state.count)
+        self._models = {role: replace(model, transport=self._transport) for role, model in self._models.items()}
 
     def _load_frozen(self, front: str) -> None:
         """Loads the models of a front that are never trained: each rank has whole ones, which know of no others."""

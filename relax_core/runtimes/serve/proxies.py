@@ -5,25 +5,38 @@ from typing import Any
 
 from relax_core.roles.source import IssuedTask
 from relax_core.runtimes.serve.assignment import STATE
-from relax_core.transports.ray.calls import CALL_SECONDS, call, find_actor
+from relax_core.transports.ray.calls import CALL_SECONDS, ActorLost, acall, call, find_actor
 
 HELD_SECONDS = 10.0
 """Time that one call waits for the run to go on, while an evaluation or a checkpoint holds it."""
 
 
 class StateClient:
-    """Calls to the state of a run, from any thread.
+    """Calls to the state of a run, from any thread; to the one that takes its place, once there is one.
 
     Args:
         run_id: Name of the run.
     """
 
     def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
         self.actor = find_actor(STATE, run_id)
 
     def __call__(self, method: str, *arguments: Any, wait: float = 0.0) -> Any:
         """The result of a method of :class:`relax_core.runtimes.serve.state.StateActor`."""
-        return call(self.actor, method, *arguments, timeout=wait + CALL_SECONDS)
+        try:
+            return call(self.actor, method, *arguments, timeout=wait + CALL_SECONDS)
+        except ActorLost:
+            self.actor = find_actor(STATE, self._run_id)
+            return call(self.actor, method, *arguments, timeout=wait + CALL_SECONDS)
+
+    async def ask(self, method: str, *arguments: Any, wait: float = 0.0) -> Any:
+        """The same, without holding up the event loop."""
+        try:
+            return await acall(self.actor, method, *arguments, timeout=wait + CALL_SECONDS)
+        except ActorLost:
+            self.actor = find_actor(STATE, self._run_id)
+            return await acall(self.actor, method, *arguments, timeout=wait + CALL_SECONDS)
 
     def count(self, name: str, amount: int = 1) -> None:
         """Adds to a counter of the run."""

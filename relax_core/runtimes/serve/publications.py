@@ -36,6 +36,15 @@ class RankPublications:
         self._following: asyncio.Task[None] | None = None
         threading.Thread(target=self._loop.run_forever, name="publications", daemon=True).start()
 
+    @property
+    def version(self) -> int:
+        """Published last."""
+        return self._publisher.version
+
+    def settle(self) -> None:
+        """Returns when all engines have what was published last, and tells that once more."""
+        self._do(self._settle())
+
     def publish(self, beside: bool) -> int:
         """Publishes the weights as the next version.
 
@@ -59,9 +68,12 @@ class RankPublications:
         if beside:
             self._following = asyncio.create_task(self._follow())
         else:
-            with self._send():
-                await self._publisher.settled()
-            self._tell()
+            await self._settle()
+
+    async def _settle(self) -> None:
+        with self._send():
+            await self._publisher.settled()
+        self._tell()
 
     async def _follow(self) -> None:
         with self._send():

@@ -13,6 +13,7 @@ from relax_core.runtimes.serve.actors import kill_actor, start_actor
 from relax_core.runtimes.serve.assignment import Assignment
 from relax_core.runtimes.serve.device import accelerators_of
 from relax_core.runtimes.serve.model_ranks import BESIDE
+from relax_core.runtimes.serve.proxies import StateClient
 from relax_core.transports.ray.calls import ActorLost, acall
 
 
@@ -29,20 +30,44 @@ class RankGroup:
     assignment: Assignment
     name: str
     kinds: tuple[type, ...]
+    life: int = 0
+    """How often the ranks have begun to serve."""
     _ranks: list[ActorHandle] = field(default_factory=list)
 
     @property
     def leader(self) -> ActorHandle:
-        """The first rank."""
+        """The first rank.
+
+        Raises:
+            ActorLost: The ranks are being started anew.
+        """
+        if not self._ranks:
+            raise ActorLost(f"{self.leader_name}: is being started")
         return self._ranks[0]
+
+    @property
+    def leader_name(self) -> str:
+        """Under which the state knows the life of the ranks."""
+        return self._name_of(0)
 
     @property
     def others(self) -> list[ActorHandle]:
         """All ranks but the first."""
         return self._ranks[1:]
 
-    async def start(self, *arguments: Any) -> None:
-        """Starts the processes; returns when ``start(*arguments)`` has, on all of them."""
+    async def announce(self, state: StateClient) -> None:
+        """Tells the state which life the ranks are in."""
+        await state.ask("alive", self.leader_name, self.life)
+
+    async def connect(self) -> None:
+        """All ranks meet a transport that has taken the place of the one before."""
+        timeout = self.assignment.config.run.serve.step_timeout
+        await asyncio.gather(*(acall(rank, "connect", timeout=timeout) for rank in self._ranks))
+
+    async def start(self, loaded: Any, *lead: Any) -> None:
+        """Starts the processes; returns when they serve: after ``start(loaded)`` of all, and ``lead(…, *lead)`` of the
+        first.
+        """
         assignment = self.assignment
         meeting = assignment.directory / f"{self.name}-ranks-{time.time_ns()}"
         self._ranks = [
@@ -57,12 +82,16 @@ class RankGroup:
             for rank, kind in enumerate(self.kinds)
         ]
         timeout = assignment.config.run.serve.start_timeout
-        await asyncio.gather(*(acall(rank, "start", *arguments, timeout=timeout) for rank in self._ranks))
+        await asyncio.gather(*(acall(rank, "start", loaded, timeout=timeout) for rank in self._ranks))
         meeting.unlink(missing_ok=True)
+        await acall(self.leader, "lead", self.others, *lead, timeout=timeout)
+        self.life += 1
 
     async def lost(self) -> RelaxError | None:
         """Why the group cannot go on: a rank is dead, or has not answered in time although it answers beside work."""
         timeout = self.assignment.config.run.serve.rank_timeout
+        if not self._ranks:
+            return RelaxError(f"{self.name}: was not started to the end")
         pings = [acall(rank, "ping", timeout=timeout) for rank in self._ranks]
         for rank, answer in enumerate(await asyncio.gather(*pings, return_exceptions=True)):
             if isinstance(answer, (ActorLost, DeadlineExceeded)):

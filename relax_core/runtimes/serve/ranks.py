@@ -23,6 +23,7 @@ from relax_core.runtimes.serve.device import accelerators_of
 from relax_core.runtimes.serve.engine import RemoteEngine
 from relax_core.runtimes.serve.model_ranks import ModelRank
 from relax_core.runtimes.serve.publications import RankPublications
+from relax_core.runtimes.serve.recovery import TrainerPoint, recovery_points
 from relax_core.runtimes.serve.together import TogetherTrainer
 from relax_core.runtimes.serve.updates import MadeUpdates
 from relax_core.transports.ray.calls import gather
@@ -32,8 +33,8 @@ from relax_core.weights.probe import Probe
 class TrainerRank(ModelRank):
     """One data-parallel rank of the trainer, with the frozen models that share its device group."""
 
-    def start(self, checkpoint: Path | None) -> None:
-        """Joins the others and loads the model, then what a checkpoint holds."""
+    def start(self, policy: Path | None) -> None:
+        """Joins the others and loads the model, then what was saved of another life, if there was one."""
         assignment, config = self._assignment, self._assignment.config
         self._prepare("actor")
         self._size = assignment.ranks("actor")
@@ -41,9 +42,9 @@ class TrainerRank(ModelRank):
             self._join()
         context = assignment.context(self._state.count, self._rank, self._size)
         self.trainer: Trainer = Builder(config, context).trainer(config.trainer, assignment.model, assignment.updates)
-        if checkpoint is not None:
-            self.trainer.load(checkpoint)
-        self._training = self._models["actor_fwd"] = self._hold("actor", self.trainer, seen=self._seen())
+        if policy is not None:
+            self.trainer.load(policy)
+        self._models["actor_fwd"] = self._hold("actor", self.trainer, seen=self._seen())
         self._load_frozen("actor")
 
     def _seen(self) -> SeenLogprobs | None:
@@ -66,7 +67,7 @@ class TrainerRank(ModelRank):
         """This rank's rows of one update. What somebody who is gone left half done is forgotten first."""
         if first:
             self.trainer.discard()
-        return self._training.accumulate(lease, update, number)
+        return self._models["actor"].accumulate(lease, update, number)
 
     def apply(self, denominator: float) -> Mapping[str, float]:
         """See :meth:`relax_core.api.trainer.Trainer.apply`."""
@@ -75,7 +76,7 @@ class TrainerRank(ModelRank):
 
     def logprobs(self) -> dict[int, npt.NDArray[np.generic]]:
         """Of this rank's rows of the present batch, if it is kept."""
-        return {} if self._training.seen is None else self._training.seen.logprobs
+        return {} if self._models["actor"].seen is None else self._models["actor"].seen.logprobs
 
     def take_part(self, method: str, *arguments: Any) -> None:
         """What rank 0 does with a trainer whose ranks hold parts of the model; see :class:`TogetherTrainer`."""
@@ -85,8 +86,18 @@ class TrainerRank(ModelRank):
 class LeadingRank(TrainerRank):
     """Rank 0: makes whole updates with the others, publishes, saves."""
 
-    def lead(self, others: Sequence[ActorHandle], version: int, probe: Probe | None) -> None:
-        """Meets the others, and goes on from the version that was published last."""
+    def lead(
+        self, others: Sequence[ActorHandle], point: TrainerPoint, version: int, unpublished: bool, probe: Probe | None
+    ) -> None:
+        """Meets the others, and goes on from a point.
+
+        Args:
+            others: All other ranks.
+            point: What was loaded.
+            version: The one that was published last.
+            unpublished: Whether these weights were not.
+            probe: Of what is published.
+        """
         context = self._assignment.context(self._state.count)
         engines = {name: RemoteEngine(self._assignment, self._state, name) for name in self._assignment.engines}
         sync = self._assignment.config.weight_sync.build(context)
@@ -96,8 +107,14 @@ class LeadingRank(TrainerRank):
         publisher.go_on_from(version)
         self._service = open_service(self._assignment.config, publisher, self._assignment.directory)
         self._publications = RankPublications(publisher, self._together, self._state, self._timeline, self._timeout)
-        self._updates = MadeUpdates(self._assignment.plan.updates_per_batch)
-        self._unpublished = True
+        self._unpublished = unpublished
+        self._per_batch = self._assignment.plan.updates_per_batch
+        self._updates = MadeUpdates(self._per_batch, point.update, point.made)
+        self._points = recovery_points(self._assignment.directory)
+
+    def standing(self) -> int:
+        """Number of the last update that was made."""
+        return self._updates.last
 
     def accumulate_all(self, lease: Lease, update: UpdatePlan, number: int, first: bool) -> None:
         """See :meth:`relax_core.roles.ranks.Ranks.accumulate`."""
@@ -116,7 +133,19 @@ class LeadingRank(TrainerRank):
         Raises:
             TrainingError: The update of that number was made with other rows.
         """
-        return self._updates.apply(number, lambda sums: self._apply(sums.weight))
+        last = self._updates.last
+        result = self._updates.apply(number, lambda sums: self._apply(sums.weight))
+        if self._updates.last > last:
+            self._keep_point()
+        return result
+
+    def _keep_point(self) -> None:
+        """Saves what the ranks need to come back as they are now, at the end of a batch."""
+        batch, rest = divmod(self._updates.last, self._per_batch)
+        every = self._assignment.config.run.serve.recovery_every
+        if every and not rest and not batch % every:
+            state = {"version": self._publications.version + 1, "made": self._updates.state()}
+            self._points.write(self._updates.last, self.save, state)
 
     def logprobs_of_all(self) -> Mapping[int, npt.NDArray[np.generic]]:
         """See :meth:`relax_core.roles.ranks.Ranks.logprobs`."""
@@ -127,7 +156,12 @@ class LeadingRank(TrainerRank):
         self._publications.before_update()
         self._unpublished = True
         pending = [other.apply.remote(denominator) for other in self._others]
-        metrics = self.apply(denominator)
+        try:
+            metrics = self.apply(denominator)
+        except RuntimeError:
+            # Gloo says only that a connection was closed: whose rank died is the better error.
+            gather(pending, "apply", self._assignment.config.run.serve.rank_timeout)
+            raise
         gather(pending, "apply", self._timeout)
         return metrics
 
@@ -136,6 +170,10 @@ class LeadingRank(TrainerRank):
         if self._unpublished:
             self._publications.publish(beside)
             self._unpublished = False
+
+    def settle(self) -> None:
+        """Returns when engines have what was published, and tells a state that may not have heard of it."""
+        self._publications.settle()
 
     def save(self, directory: Path) -> None:
         """See :meth:`relax_core.api.trainer.Trainer.save`."""

@@ -93,7 +93,7 @@ class RoleBuilder:
 
     @cached_property
     def _ranks(self) -> RemoteRanks:
-        return RemoteRanks(self._assignment, self._front)
+        return RemoteRanks(self._assignment, self._front, self._state)
 
     def _codec(self) -> "PromptCodec":
         from relax_core.models.prompts import PromptCodec

@@ -1,8 +1,9 @@
 """The serve runtime: this process controls the run; fronts run its roles, ranks hold its models."""
 
 import asyncio
+import shutil
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,22 @@ from relax_core.runtimes.serve.cluster import Address, cluster, find_address
 from relax_core.runtimes.serve.fleet import open_fleet
 from relax_core.runtimes.serve.preflight import check_host, preflight
 from relax_core.runtimes.serve.proxies import StateClient
+from relax_core.runtimes.serve.recovery import (
+    Boundaries,
+    Boundary,
+    StageLost,
+    TrainerPoint,
+    TrainerPoints,
+    recovery_points,
+)
+from relax_core.runtimes.serve.restarts import Restarts, TooManyLosses
 from relax_core.runtimes.serve.state import Record
-from relax_core.runtimes.serve.supervisor import Supervisor
+from relax_core.runtimes.serve.supervisor import Supervisor, together
 from relax_core.runtimes.serve.versions import versions
 from relax_core.runtimes.session import make_codec, make_probe, open_session
 from relax_core.transports.memory.config import MemoryTransportConfig
 from relax_core.transports.memory.transport import MemoryTransport
-from relax_core.transports.ray.calls import acall
+from relax_core.transports.ray.calls import ActorLost, acall
 
 LISTEN = 1.0
 """Seconds that the controller waits for news in one call."""
@@ -68,8 +78,7 @@ class ServeRun(Run):
         super().__init__(config, directory, checkpoint)
         self._address = address
         self._supervisor: Supervisor | None = None
-        self._state: StateClient | None = None
-        self._rows: Transport | None = None
+        self._reported = 0 if checkpoint is None else checkpoint.update
         self._last: StageFacts | None = None
         self._timeline = Timeline(self._spans.append)
 
@@ -109,18 +118,28 @@ class ServeRun(Run):
             versions(self.config),
             Path.cwd(),
         )
-        self._supervisor = supervisor = Supervisor(assignment)
+        await self._start(assignment, version, stack)
+        while True:
+            try:
+                await self._until_done()
+                return
+            except StageLost as loss:
+                await self._go_back(loss)
+
+    async def _start(self, assignment: Assignment, version: int, stack: AsyncExitStack) -> None:
+        serve = self.config.run.serve
+        self._restarts = Restarts(serve.restarts, serve.restarts_together, self.hub.event, self.hub.count)
+        self._points = self._first_point(stack)
+        self._supervisor = supervisor = Supervisor(assignment, self._points, self._restarts, self._count)
         stack.callback(supervisor.stop)
         stack.push_async_callback(self._remember)
-        self._state = state = supervisor.start_state()
-        self._rows = transport = assignment.transport(self._count)
-        transport.open(self.plan.columns, self.plan.consumers)
+        state = supervisor.start_state()
         if self.checkpoint is not None:
-            self._continue(self.checkpoint, state, transport)
-        codec = make_codec(self.builder, path, self.plan)
+            self._continue(self.checkpoint)
+        self._boundaries = Boundaries(Boundary(self._points.start.update, False, state("checkpoint")))
+        codec = make_codec(self.builder, assignment.model, self.plan)
         probe = make_probe(self.config, codec, self.dataset)
-        policy = None if self.checkpoint is None else self.checkpoint.policy.resolve()
-        capabilities = await supervisor.start_ranks(policy, version, probe)
+        capabilities = await supervisor.start_ranks(self._points.start, version, probe)
         if assignment.generates:
             sync = self.config.weight_sync.build(assignment.context(self._count))
             stack.push_async_callback(sync.close)
@@ -132,12 +151,11 @@ class ServeRun(Run):
         if self.checkpoint is None:
             self.record.evaluated(await self._evaluate("eval", 0), 0)
         await asyncio.to_thread(supervisor.start_fronts)
-        await _first(self._follow(state, transport.depth), supervisor.watch())
-        await self._evaluate_trained(int(self._look(state).counters["updates"]), state)
-        self._save(state)
 
-    def _continue(self, checkpoint: Checkpoint, state: StateClient, transport: Transport) -> None:
+    def _continue(self, checkpoint: Checkpoint) -> None:
         """Restores what the run knew, and the rows that waited."""
+        assert self._supervisor is not None
+        state, transport = self._supervisor.state, self._supervisor.transport
         rows = checkpoint.rows()
         held = rows["groups"].tolist() if rows else []
         done = state("restore", checkpoint.state["stage"], checkpoint.state["version"], held)
@@ -147,8 +165,76 @@ class ServeRun(Run):
             transport.restore({**rows, "finished": False})
             transport.drop(done)
 
-    async def _follow(self, state: StateClient, depth: Callable[[], Mapping[str, int]]) -> None:
-        """Hears what fronts and ranks tell, until the last batch is trained.
+    def _first_point(self, stack: AsyncExitStack) -> TrainerPoints:
+        """Where the trainer begins. Points of a sitting before this one are of no use any more."""
+        folder = recovery_points(self.directory.path).directory.resolve()
+        shutil.rmtree(folder, ignore_errors=True)
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        if self.checkpoint is None:
+            return TrainerPoints(TrainerPoint(0), self.directory.path.resolve(), self.store)
+        start = TrainerPoint(self.checkpoint.update, self.checkpoint.policy.resolve())
+        return TrainerPoints(start, self.directory.path.resolve(), self.store)
+
+    async def _until_done(self) -> None:
+        """Follows the stage to its end.
+
+        Raises:
+            StageLost: Something is lost that only going back brings back.
+            RelaxError: Somebody cannot go on.
+        """
+        assert self._supervisor is not None
+        try:
+            await together(self._follow(), self._supervisor.watch())
+        except (StageLost, TooManyLosses):
+            raise
+        except RelaxError:
+            await self._supervisor.explain()
+            raise
+
+    async def _go_back(self, loss: StageLost) -> None:
+        """Takes the stage back to the newest boundary that the trainer can be at. What had been generated and not
+        trained by then is generated again, from the same seeds."""
+        assert self._supervisor is not None
+        began = time.monotonic()
+        while True:
+            try:
+                boundary = await self._back_at_boundary()
+                break
+            except (ActorLost, DeadlineExceeded) as error:  # something else was lost meanwhile
+                self._supervisor.lost(loss.name, error)
+        self._restarts.done(
+            loss.name, f"{loss.cause}; back to update {boundary.update}", time.monotonic() - began, "rewound"
+        )
+
+    async def _back_at_boundary(self) -> Boundary:
+        assert self._supervisor is not None
+        await self._supervisor.stop_fronts()
+        await self._hear_the_rest()
+        standing = await self._supervisor.standing()
+        known = self._boundaries.last()
+        boundary = self._boundaries.newest(standing, self._points)
+        # One batch more than is known of may have been published.
+        version = known.stage["versions"]["last"] + 1
+        lost = int(known.stage["ledger"]["trained"]) - int(boundary.stage["ledger"]["trained"])
+        if lost:
+            self.hub.count("lost_with_weights", lost)
+        await self._supervisor.go_back(boundary, standing, version)
+        self._boundaries.forget_beyond(boundary)
+        if self.plan.role("rollout") is not None:
+            await self._supervisor.publish()
+        await self._after_batch(boundary.update, boundary.held)
+        await asyncio.to_thread(self._supervisor.start_fronts)
+        return boundary
+
+    async def _hear_the_rest(self) -> None:
+        """What a state that is still there had to tell; its failures came of the loss."""
+        with suppress(RelaxError):
+            for kind, arguments in await acall(self._state.actor, "drain", 0.0, timeout=LISTEN):
+                if kind not in ("failed", "batch", "done"):
+                    await self._hear(kind, arguments)
+
+    async def _follow(self) -> None:
+        """Hears what fronts and ranks tell, until the last batch is trained and everything is stored.
 
         Raises:
             RelaxError: Somebody cannot go on.
@@ -158,26 +244,34 @@ class ServeRun(Run):
         patience = timeouts.generation + timeouts.weight_sync + self.config.run.serve.start_timeout
         heard = time.monotonic()
         while True:
-            records: list[Record] = await acall(state.actor, "drain", LISTEN)
+            records: list[Record] = await acall(self._state.actor, "drain", LISTEN)
             for kind, arguments in records:
                 if kind == "done":
+                    await self._finish()
                     return
-                await self._hear(kind, arguments, state)
+                await self._hear(kind, arguments)
             if records:
                 heard = time.monotonic()
             if time.monotonic() - heard > patience:
-                raise DeadlineExceeded(
-                    f"nothing has moved for {patience:g} s: transport {dict(depth())}; {state('counts')}"
-                )
+                raise DeadlineExceeded(f"nothing has moved for {patience:g} s: {self._state('counts')}")
 
-    async def _hear(self, kind: str, arguments: tuple[Any, ...], state: StateClient) -> None:
+    async def _finish(self) -> None:
+        update = int(self._look().counters["updates"])
+        await self._evaluate_trained(update)
+        await asyncio.to_thread(self._save)
+
+    async def _hear(self, kind: str, arguments: tuple[Any, ...]) -> None:
         if kind == "failed":
             raise arguments[0]
-        if kind == "batch":
-            update, held = arguments
-            await self._after_batch(update, held, state)
+        if kind == "boundary":
+            self._boundaries.add(Boundary(*arguments), self._points)
+        elif kind == "batch":
+            await self._after_batch(*arguments)
         elif kind == "report":
-            self._report("train", *arguments)
+            self._hear_report(*arguments)
+        elif kind == "restarted":
+            self._restarts.spend(*arguments[:2])
+            self._restarts.done(*arguments)
         else:
             hub: Mapping[str, Callable[..., None]] = {
                 "write": self.hub.write,
@@ -187,59 +281,62 @@ class ServeRun(Run):
             }
             hub[kind](*arguments)
 
-    async def _after_batch(self, update: int, held: bool, state: StateClient) -> None:
+    def _hear_report(self, update: int, metrics: dict[str, float]) -> None:
+        """An update that is made once more, because the stage went back, is not told once more."""
+        if update > self._reported:
+            self._reported = update
+            self._report("train", update, metrics)
+
+    async def _after_batch(self, update: int, held: bool) -> None:
         """Evaluation and checkpoint, while the source is held: the numbers belong to this version."""
         if not held:
             return
+        if update > self.record.looked_at:
+            await self._look_at_policy(update)
+            self.record.looked_at = update
+        self._state("go_on")
+
+    async def _look_at_policy(self, update: int) -> None:
         run = self.config.run
         before = update - self.plan.updates_per_batch
         if run.eval is not None and crossed(run.eval.every, before, update):
             with self._timeline.span("evaluator", "evaluate", update=update):
-                await self._evaluate_trained(update, state)
+                await self._evaluate_trained(update)
         if crossed(run.checkpoint.every, before, update):
             with self._timeline.span("checkpoint", "save", update=update):
-                self._save(state)
-        state("go_on")
+                await asyncio.to_thread(self._save)
 
-    async def _evaluate_trained(self, update: int, state: StateClient) -> None:
+    async def _evaluate_trained(self, update: int) -> None:
         """Scores the policy as it is now. Supervised stages publish only when somebody is going to look."""
+        assert self._supervisor is not None
         if self.evaluators and self.plan.role("rollout") is None:
-            assert self._supervisor is not None
             await self._supervisor.publish()
         self.record.evaluated(await self._evaluate("eval", update), update)
 
-    def _save(self, state: StateClient) -> None:
-        assert self._rows is not None
-        facts, version, stage = self._look(state), state("version"), state("checkpoint")
+    def _save(self) -> None:
+        assert self._supervisor is not None
+        facts, version, stage = self._look(), self._state("version"), self._state("checkpoint")
         # Rows last: of a group that is done with meanwhile nothing is left, and the ledger knew it before.
-        self._write_checkpoint(int(facts.counters["updates"]), version, stage, facts, self._rows.snapshot())
+        rows = self._supervisor.transport.snapshot()
+        self._write_checkpoint(int(facts.counters["updates"]), version, stage, facts, rows)
 
     def _save_policy(self, directory: Path) -> None:
         assert self._supervisor is not None
         self._supervisor.save(directory.resolve())
 
-    def _look(self, state: StateClient) -> StageFacts:
-        self._last = facts = state("facts")
+    @property
+    def _state(self) -> StateClient:
+        assert self._supervisor is not None
+        return self._supervisor.state
+
+    def _look(self) -> StageFacts:
+        self._last = facts = self._state("facts")
         return facts
 
     async def _remember(self) -> None:
         """The last look at the state, before it ends with the run; a state that is gone keeps it from nothing."""
-        if self._state is not None:
-            with suppress(RelaxError):
-                self._look(self._state)
+        with suppress(RelaxError):
+            self._look()
 
     def _facts(self) -> StageFacts | None:
         return self._last
-
-
-async def _first(work: Coroutine[Any, Any, None], watch: Coroutine[Any, Any, None]) -> None:
-    """Does the work while something is watched; whatever either raises ends both."""
-    tasks = [asyncio.create_task(work), asyncio.create_task(watch)]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

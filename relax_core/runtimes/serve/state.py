@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from relax_core.api.errors import RelaxError, TrainingError
+from relax_core.api.errors import RelaxError, TrainingError, WeightSyncError
 from relax_core.checkpoint.run_directory import RunDirectory
 from relax_core.config.run import ServeConfig
 from relax_core.dataflow.ledger import Ledger
@@ -21,8 +21,8 @@ from relax_core.runtimes.serve.process import prepare_process
 
 
 class Record(NamedTuple):
-    """Something the controller must hear: ``write``, ``text``, ``event``, ``count``, ``report``, ``batch``, ``lost``,
-    ``failed`` or ``done``."""
+    """Something the controller must hear: ``write``, ``text``, ``event``, ``count``, ``report``,
+    ``boundary``, ``batch``, ``restarted``, ``failed`` or ``done``."""
 
     kind: str
     arguments: tuple[Any, ...] = ()
@@ -40,7 +40,7 @@ class RunState:
         pause: Whether the source is held after a batch, by the counts of updates before and after it: evaluation and
             checkpoint then belong to this version.
         max_dropped_in_row: Dropped groups without a trained one between them that end the run.
-        serve: How many replicas a front has, and how often they may start anew.
+        serve: How many replicas a front has.
     """
 
     def __init__(
@@ -69,7 +69,10 @@ class RunState:
         self._version = self._acknowledged = 0
         self._published: Mapping[str, float] = {}
         self._announced: list[Record] = []
+        self._void: list[int] = []
+        self._sampled: dict[int, tuple[int, ...]] = {}
         self._starts: Counter[str] = Counter()
+        self._causes: dict[str, str] = {}
         self._lives: dict[str, int] = {}
         self._rollouts: dict[int, tuple[int, float]] = {}
         self._engines: Mapping[str, float] = {}
@@ -130,6 +133,7 @@ class RunState:
             # The front before this one may have got so far, and others may have finished the group since.
             if not (repeated and self._ledger.pending.get(group) != "issued"):
                 self._ledger.generated(group, rows, tokens, versions)
+                self._sampled[group] = tuple(versions)
 
     def dropped(self, group: int, reason: str, rewards: Mapping[str, int] | None = None) -> None:
         """A group leaves without being trained on."""
@@ -138,6 +142,7 @@ class RunState:
                 return
             self._ledger.dropped(group, reason, rewards)
             self._dropped.add(group)
+            self._sampled.pop(group, None)
             if self._ledger.dropped_in_row > self._max_dropped_in_row:
                 many = f"{self._ledger.dropped_in_row} groups in a row were dropped ({self._ledger.explain()})"
                 self.failed(TrainingError(f"{many}: nothing is left to train"))
@@ -155,24 +160,47 @@ class RunState:
         with self._changed:
             return self._batches.begun, self._batches.finished, self._batches.counters
 
-    def begin(self, groups: Sequence[int], counters: Mapping[str, int | float], timeout: float = 0.0) -> bool:
-        """A batch starts, unless the run is still held at the deadline; whether it has."""
+    def standing(self) -> tuple[int, int, int]:
+        """Number of the last update of the last batch that was finished, the version that was published last, and the
+        last that all engines had."""
         with self._changed:
+            return int(self._batches.counters["updates"]), self._version, self._acknowledged
+
+    def begin(self, groups: Sequence[int], counters: Mapping[str, int | float], timeout: float = 0.0) -> bool:
+        """A batch starts, unless the run is still held at the deadline; whether it has.
+
+        Raises:
+            WeightSyncError: A row was sampled with weights that were never published, or are void.
+        """
+        with self._changed:
+            for group in groups:
+                self._check_sampled(group)
             free = self._changed.wait_for(lambda: not self._held, timeout)
             if free:
                 self._batches.begin(groups, counters)
             return free
 
+    def _check_sampled(self, group: int) -> None:
+        strange = [version for version in self._sampled.get(group, ()) if not self._is_published(version)]
+        if strange:
+            raise WeightSyncError(
+                f"group {group} was sampled with version {strange[0]}; published were those up to {self._version}, "
+                f"but for {self._void}"
+            )
+
     def finish(self, counters: Mapping[str, int | float]) -> None:
         """The batch that was begun is trained and published."""
         with self._changed:
             before = int(self._batches.counters["updates"])
+            for group in self._batches.begun:
+                self._sampled.pop(group, None)
             self._batches.finish(counters)
             now = int(counters["updates"])
             self._over = now >= self._updates
             self._held = not self._over and self._pause(before, now)
             if self._held:
                 self._activity.begin(PAUSED, time.time())
+            self._put(Record("boundary", (now, self._held, self.checkpoint())))
             self._announced.append(Record("done") if self._over else Record("batch", (now, self._held)))
             self._announce()
             self._move()
@@ -188,8 +216,12 @@ class RunState:
     # Weights.
 
     def staged(self, version: int) -> None:
-        """The trainer has published this version, and may go on; engines take it over."""
+        """The trainer has published this version, and may go on; engines take it over.
+
+        Versions that were left out are void: the updates that led to them were lost, and made once more.
+        """
         with self._changed:
+            self._void += range(self._version + 1, version)
             self._version = version
 
     def published(self, version: int, metrics: Mapping[str, float]) -> None:
@@ -210,6 +242,9 @@ class RunState:
             for record in self._announced:
                 self._put(record)
             self._announced.clear()
+
+    def _is_published(self, version: int) -> bool:
+        return version <= self._version and version not in self._void
 
     def version(self) -> int:
         """Of the trainer's weights, as it published them last."""
@@ -274,25 +309,23 @@ class RunState:
 
     # Who lives.
 
-    def started(self, role: str) -> int:
-        """A front starts; returns how often it has by now. Too many times end the run."""
+    def started(self, front: str) -> int:
+        """A front starts; returns how often it has by now."""
         with self._changed:
-            self._starts[role] += 1
-            times = self._starts[role]
-            deaths = times - self._serve.front(role).replicas
-            if deaths > 0:
-                self.restarted(role, "its process died")
-            if deaths > self._serve.restarts:
-                self.failed(
-                    RelaxError(f"the front of {role} died {deaths} times; serve.restarts is {self._serve.restarts}")
-                )
-            return times
+            self._starts[front] += 1
+            if self._starts[front] > self._serve.front(front).replicas:
+                self.restarted(front, self._causes.pop(front, "its process died"))
+            return self._starts[front]
 
-    def restarted(self, name: str, cause: str) -> None:
-        """A front or a rank was started again."""
+    def gave_up(self, front: str, cause: str) -> None:
+        """A front ends itself, so that it is started anew."""
         with self._changed:
-            self.count(f"restarts/{name}")
-            self._put(Record("event", ("restarted", f"{name}: {cause}")))
+            self._causes[front] = cause
+
+    def restarted(self, name: str, cause: str, seconds: float = 0.0) -> None:
+        """A front or a rank was lost, and is back after so many seconds."""
+        with self._changed:
+            self._put(Record("restarted", (name, cause, seconds)))
 
     def count(self, name: str, amount: int = 1) -> None:
         """Adds to a counter of the run."""
@@ -339,6 +372,7 @@ class RunState:
                 "actor": dict(self._batches.counters),
                 "rollout": {},
                 "republished": list(self._republished),
+                "versions": {"last": self._version, "void": list(self._void)},
             }
 
     def restore(self, state: Mapping[str, Any], version: int, held: Sequence[int]) -> list[int]:
@@ -358,11 +392,32 @@ class RunState:
             self._batches.begin((), state["actor"])
             self._reported = int(state["actor"]["updates"])
             self._republished = [*state["republished"], version + 1]
+            self._restore_versions(version, state)
             unfinished = {group for group, *_ in state["source"]["open"]}
             pending = dict(self._ledger.pending)
             for group in pending.keys() - unfinished - set(held):
                 self.dropped(group, "after_checkpoint")  # as it was before, for a reason that is not stored
             return [group for group in held if group not in pending]
+
+    def rewind(self, state: Mapping[str, Any]) -> None:
+        """Continues where :meth:`checkpoint` stood, without the rows that there were then: groups that had them, and
+        were not trained, are generated once more."""
+        pending = [[group, "issued"] for group, _ in state["ledger"]["pending"]]
+        with self._changed:
+            self._source.restore(state["source"])
+            self._ledger.restore({**state["ledger"], "pending": pending})
+            self._source.reopen(self._ledger.pending)
+            self._batches.begin((), state["actor"])
+            self._reported = int(state["actor"]["updates"])
+            self._republished = list(state["republished"])
+            self._restore_versions(state["versions"]["last"], state)
+
+    def _restore_versions(self, version: int, state: Mapping[str, Any]) -> None:
+        self._version = self._acknowledged = version
+        self._void = list(state.get("versions", {}).get("void", ()))
+        self._over = self._reported >= self._updates
+        if self._over:
+            self._put(Record("done"))
 
     def republished(self) -> list[int]:
         """Versions that are only another number for the weights before; see :class:`Staleness`."""

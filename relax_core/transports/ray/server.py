@@ -7,7 +7,7 @@ import ray
 from ray.actor import ActorHandle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from relax_core.api.errors import TransportError
+from relax_core.api.errors import DeadlineExceeded, TransportError, TransportLost
 from relax_core.transports.ray.calls import ActorLost, ActorUnavailable, call, find_actor
 
 SERVER = "transport"
@@ -19,6 +19,9 @@ WAITING_THREADS, THREADS = 64, 4
 
 START_SECONDS = 120.0
 """What a process may need until it has started, on a busy machine."""
+
+CLOSE_SECONDS = 10.0
+"""In which the cluster forgets a server that was killed."""
 
 PAUSE_SECONDS = 0.5
 """Between two tries over a connection that breaks."""
@@ -69,7 +72,8 @@ class RunServer:
 
         Raises:
             DeadlineExceeded: No answer in time.
-            TransportError: The server is gone, or the connection broke and nobody knows whether it has been done.
+            TransportLost: The server is gone.
+            TransportError: The connection broke and nobody knows whether it has been done.
         """
         seconds, threads = self._call_seconds + wait, WAITING if wait else None
         deadline = time.monotonic() + seconds
@@ -83,4 +87,23 @@ class RunServer:
                     raise TransportError(f"{method} may have been done or not: {error}") from error
                 time.sleep(PAUSE_SECONDS)
             except ActorLost as error:
-                raise TransportError(f"the transport of run {self._run_id!r} is gone: {error}") from error
+                raise TransportLost(f"the transport of run {self._run_id!r} is gone: {error}") from error
+
+    def close(self) -> None:
+        """Kills the server that was started here; returns when its name is free for another.
+
+        Raises:
+            DeadlineExceeded: The cluster does not let go of it.
+        """
+        if self._actor is None:
+            return
+        ray.kill(self._actor)
+        self._actor = None
+        deadline = time.monotonic() + CLOSE_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                find_actor(SERVER, self._run_id, CLOSE_SECONDS)
+            except ActorLost:
+                return
+            time.sleep(PAUSE_SECONDS / 5)
+        raise DeadlineExceeded(f"the transport of run {self._run_id!r} was killed, and is still there")

@@ -106,6 +106,9 @@ class RayTransport(Transport):
         depth: Mapping[str, int] = self._server.call("depth", repeatable=True)
         return depth
 
+    def close(self) -> None:
+        self._server.close()
+
 
 def _named(lease: Lease) -> Lease:
     """The lease without columns: the server has them."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from relax_core.api.errors import DeadlineExceeded, TransportError
+from relax_core.api.errors import DeadlineExceeded, TransportError, TransportLost
 from relax_core.transports.memory.declarations import Declarations
 from relax_core.transports.shm.wire import SOCKET, Messages, address, encoded, error_of, receive
 
@@ -166,7 +166,7 @@ class Link:
         )
 
     def _gone(self, error: OSError) -> TransportError:
-        return TransportError(f"the transport of run {self._run_id!r} is gone: {error}")
+        return TransportLost(f"the transport of run {self._run_id!r} is gone: {error}")
 
 
 def _close(*idle: deque[Line]) -> None:

@@ -56,6 +56,10 @@ class ShmTransport(Transport):
         self.server = ServerProcess(self._folder, Declarations(columns, consumers), self._capacity)
         weakref.finalize(self, self.server.close)
 
+    def close(self) -> None:
+        if self.server is not None:
+            self.server.close()
+
     # Rows come in.
 
     def append(

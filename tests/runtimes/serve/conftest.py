@@ -1,5 +1,6 @@
 """Tiny runs on Ray Serve, on the one cluster of the test session."""
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -10,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from relax_core.api.context import ModelSource
 from relax_core.checkpoint.run_directory import RunDirectory
 from relax_core.checkpoint.store import Checkpoint
 from relax_core.config.load import RunConfig, load_run
+from relax_core.models.prompts import PromptCodec
 from tests.runtimes.conftest import Finished
 
 DEADLINE = 120.0
@@ -80,6 +83,10 @@ class Started:
         number: int = until(f"{count} trained groups", now)
         return number
 
+    def events(self) -> list[dict[str, Any]]:
+        """What the sinks were told so far."""
+        return [json.loads(line) for line in (self.path / "events.jsonl").read_text().splitlines()]
+
     def rank(self, name: str) -> int:
         """Process of a rank."""
         import ray
@@ -96,6 +103,11 @@ class Started:
 
 
 Start = Callable[..., Started]
+
+
+@pytest.fixture(scope="module")
+def codec(tiny_model_path: Path) -> PromptCodec:
+    return PromptCodec(ModelSource(tiny_model_path))
 
 
 @pytest.fixture

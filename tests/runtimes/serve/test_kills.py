@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from relax_algos.grpo import GRPO, GRPOConfig
 
 from relax_core.api.columns import Column, ColumnSpec
-from relax_core.api.context import ModelSource
 from relax_core.api.engine import GenerateRequest, Generation, Health, SamplingParameters
 from relax_core.api.reward import Reward
 from relax_core.api.rows import Sample, Score, StopReason
@@ -236,7 +234,7 @@ class House:
         ledger = Ledger(self.events.append)
         admission = Admission(kind.batch.tasks, kind.bound, kind.rollout.surplus)
         source = Source(Numbers(50), 0, ledger, admission, None, kind.groups)
-        self.state = RunState(source, ledger, UPDATES, lambda before, now: False, 100, ServeConfig(restarts=100))
+        self.state = RunState(source, ledger, UPDATES, lambda before, now: False, 100, ServeConfig())
         self.transport = MemoryTransport(MemoryTransportConfig())
         self.transport.open(self.plan.columns, self.plan.consumers)
         self.ranks = Ledgered(self.transport, self.plan.updates_per_batch)
@@ -317,11 +315,6 @@ class EverySecond(Reward):
 
 def _abstaining() -> Scorer:
     return Scorer([NamedReward("every_second", EverySecond(None, None), RewardConfig())])
-
-
-@pytest.fixture(scope="module")
-def codec(tiny_model_path: Path) -> PromptCodec:
-    return PromptCodec(ModelSource(tiny_model_path))
 
 
 def check(house: House) -> None:

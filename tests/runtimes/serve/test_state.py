@@ -2,7 +2,7 @@
 
 import pytest
 
-from relax_core.api.errors import RelaxError
+from relax_core.api.errors import RelaxError, WeightSyncError
 from relax_core.config.run import FrontConfig, ServeConfig
 from relax_core.dataflow.ledger import Ledger, LedgerError
 from relax_core.dataflow.staleness import Admission
@@ -31,7 +31,7 @@ def make(
         updates,
         lambda before, now: crossed(every, before, now),
         max_dropped,
-        serve or ServeConfig(restarts=1),
+        serve or ServeConfig(),
     )
 
 
@@ -47,7 +47,12 @@ def batch(state: RunState, update: int) -> None:
 
 
 def kinds(state: RunState) -> list[str]:
-    return [record.kind for record in state.drain(0.0)]
+    return [record.kind for record in told(state)]
+
+
+def told(state: RunState) -> list[Record]:
+    """All records but those of boundaries."""
+    return [record for record in state.drain(0.0) if record.kind != "boundary"]
 
 
 def test_the_source_is_held_from_the_batch_on_until_its_evaluation_is_done() -> None:
@@ -55,7 +60,7 @@ def test_the_source_is_held_from_the_batch_on_until_its_evaluation_is_done() -> 
     batch(state, 1)
     batch(state, 2)
     assert state.admitted(0.0) == ([], False)
-    assert state.drain(0.0) == [Record("batch", (1, False)), Record("batch", (2, True))]
+    assert told(state) == [Record("batch", (1, False)), Record("batch", (2, True))]
     waiting, _ = in_threads(lambda: state.admitted(600.0), state.go_on)
     assert len(waiting[0]) == 2, "whoever waits is woken"
 
@@ -90,18 +95,58 @@ def test_a_stream_that_ends_untrained_is_an_error_and_one_that_ends_early_is_non
     assert kinds(state) == ["batch", "done"]
 
 
-def test_a_front_that_dies_too_often_ends_the_run() -> None:
+def test_a_front_that_starts_again_is_told_with_its_cause() -> None:
     state = make()
-    assert [state.started("reward") for _ in range(3)] == [1, 2, 3]
-    records = state.drain(0.0)
-    assert [record.arguments for record in records if record.kind == "count"] == [("restarts/reward", 1)] * 2
-    assert "reward died 2 times" in str(records[-1].arguments[0])
+    assert [state.started("reward") for _ in range(2)] == [1, 2]
+    state.gave_up("reward", "a step of reward is 3 s beyond its deadline")
+    assert state.started("reward") == 3
+    causes = ["its process died", "a step of reward is 3 s beyond its deadline"]
+    assert state.drain(0.0) == [Record("restarted", ("reward", cause, 0.0)) for cause in causes]
+
+
+def test_rows_of_versions_that_were_not_published_or_are_void_are_not_trained_on() -> None:
+    state = make()
+    state.staged(1)
+    state.staged(4)  # what led to 2 and 3 was lost
+    (first, second), _ = state.admitted(0.0)
+    state.generated(first.group, 1, 1, [1, 4])
+    state.begin([first.group], COUNTERS)
+    for version in (2, 3, 5):
+        state.generated(second.group, 1, 1, [version])
+        with pytest.raises(WeightSyncError, match=f"sampled with version {version}"):
+            state.begin([second.group], COUNTERS)
+        state.unfinished()
+        state = _again(state)
+
+
+def _again(state: RunState) -> RunState:
+    """The same state without what was generated."""
+    other = make()
+    other.rewind(state.checkpoint())
+    return other
+
+
+def test_a_state_that_goes_back_knows_the_boundary_and_generates_anew_what_was_not_trained() -> None:
+    state, other = make(updates=9, tasks=2), make(updates=9, tasks=2)
+    state.staged(1)
+    batch(state, 1)
+    boundary = next(record for record in state.drain(0.0) if record.kind == "boundary")
+    for task in state.admitted(0.0)[0]:
+        state.generated(task.group, 1, 1, [1])
+        state.finished(task.group)
+    other.rewind(state.checkpoint())
+    assert [task.group for task in other.unfinished()] == [2, 3]
+    assert other.counts() == state.counts() == {"issued": 4, "trained": 2, "dropped": 0, "pending": 2}
+    earlier = make(updates=9, tasks=2)
+    earlier.rewind(boundary.arguments[2])
+    assert earlier.standing() == (1, 1, 1)
+    assert [task.group for task in earlier.admitted(0.0)[0]] == [2, 3]
 
 
 def test_the_first_start_of_every_replica_is_no_death() -> None:
-    state = make(serve=ServeConfig(restarts=1, roles={"reward": FrontConfig(replicas=2)}))
+    state = make(serve=ServeConfig(roles={"reward": FrontConfig(replicas=2)}))
     assert [state.started("reward") for _ in range(3)] == [1, 2, 3]
-    assert [record.arguments for record in state.drain(0.0) if record.kind == "count"] == [("restarts/reward", 1)]
+    assert [record.kind for record in state.drain(0.0)] == ["restarted"]
 
 
 def test_an_update_is_reported_once_and_with_what_the_rollouts_of_all_lives_did() -> None:
