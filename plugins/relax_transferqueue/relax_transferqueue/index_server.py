@@ -52,18 +52,18 @@ class IndexServer:
         close: bool,
         repeat: bool,
     ) -> Answer:
-        """See :meth:`Transport.append`; the values of the entries are in TransferQueue already."""
+        """See :meth:`Index.append`, which it repeats until there is room; the values are in TransferQueue already."""
         deadline = time.monotonic() + timeout
         with self._changed:
             try:
-                while (ids := self._index.append(group, rows, entries, version, close, repeat)) is None:
+                while (places := self._index.append(group, rows, entries, version, close, repeat)) is None:
                     remaining = deadline - time.monotonic()
                     if remaining <= 0:
                         raise self._index.no_room(group, entries.nbytes)
                     self._changed.wait(remaining)
             finally:
                 self._note(group, entries)
-            return self._answer(ids)
+            return self._answer(places)
 
     def write(self, writings: Sequence[Writing[Stored]], version: int | None, repeat: bool) -> Answer:
         """See :meth:`Transport.write`; the values of the entries are in TransferQueue already."""

@@ -23,6 +23,8 @@ from relax_core.api.errors import DeadlineExceeded, TransportError
 from relax_core.transports.ray.calls import call, within
 
 Array = npt.NDArray[Any]
+FAILURES = (RuntimeError, KeyError, ValueError, TypeError)
+"""What TransferQueue raises."""
 
 
 class Queue:
@@ -77,11 +79,12 @@ class Queue:
         return found
 
     def clear(self, rows: Sequence[str]) -> None:
-        """Clears rows, those that are there, without waiting for it."""
-        future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(self._clear(rows), self._seconds), self._loop)
-        future.add_done_callback(
-            lambda done: self._count("transport_rows_not_cleared", len(rows)) if done.exception() else None
-        )
+        """Clears rows, those that are there, without waiting for it; counts them if it fails."""
+        asyncio.run_coroutine_threadsafe(self._clear(rows), self._loop)
+
+    def clear_partition(self) -> None:
+        """Clears all rows of the partition."""
+        self._run("clear", self._clear_partition())
 
     async def _put(self, rows: Mapping[str, Mapping[str, Array]]) -> None:
         meta = await self._client.async_kv_retrieve_meta(list(rows), self._partition, create=True)
@@ -108,9 +111,17 @@ class Queue:
         return found
 
     async def _clear(self, rows: Sequence[str]) -> None:
-        meta = await self._client.async_kv_retrieve_meta(list(rows), self._partition)
-        if meta.size:
-            await self._client.async_clear_samples(meta)
+        try:
+            async with asyncio.timeout(self._seconds):
+                meta = await self._client.async_kv_retrieve_meta(list(rows), self._partition)
+                if meta.size:
+                    await self._client.async_clear_samples(meta)
+        except (TimeoutError, *FAILURES):
+            await asyncio.to_thread(self._count, "transport/rows_not_cleared", len(rows))
+
+    async def _clear_partition(self) -> None:
+        if self._partition in await self._client.async_get_partition_list():
+            await self._client.async_clear_partition(self._partition)
 
     def _run(self, what: str, work: Coroutine[Any, Any, Any]) -> Any:
         future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, self._seconds), self._loop)
@@ -120,7 +131,7 @@ class Queue:
             raise DeadlineExceeded(
                 f"transferqueue: {what}: its controller or a storage unit gave no answer within {self._seconds:g} s"
             ) from error
-        except (RuntimeError, KeyError, ValueError, TypeError) as error:
+        except FAILURES as error:
             raise TransportError(f"transferqueue: {what}: {type(error).__name__}: {error}") from error
 
 

@@ -11,6 +11,7 @@ from transfer_queue.storage.simple_storage import SimpleStorageUnit
 from transfer_queue.utils.common import get_node_round_robin_scheduling_strategies
 
 from relax_core.transports.ray.calls import gather
+from relax_core.transports.ray.server import START_SECONDS
 
 CONTROLLER = "TransferQueueController"
 """Name that ``transfer_queue.init`` gives its controller, in the namespace ``SHARED``; a run's own has the run's."""
@@ -18,13 +19,12 @@ CONTROLLER = "TransferQueueController"
 SHARED = "transfer_queue"
 
 
-def start(namespace: str, units: int, timeout: float) -> list[ActorHandle]:
+def start(namespace: str, units: int) -> list[ActorHandle]:
     """Starts what ``transfer_queue.init`` starts, but for one run: two runs on a cluster do not meet.
 
     Args:
         namespace: Of the actors.
         units: Storage units, on one node after the other.
-        timeout: Seconds in which they must have come up.
 
     Returns:
         The actors, which live as long as somebody holds these.
@@ -42,9 +42,9 @@ def start(namespace: str, units: int, timeout: float) -> list[ActorHandle]:
         )
         for number, node in enumerate(nodes)
     ]
-    infos = gather([actor.get_zmq_server_info.remote() for actor in (controller, *actors)], "start", timeout)
+    infos = gather([actor.get_zmq_server_info.remote() for actor in (controller, *actors)], "start", START_SECONDS)
     storage._set_flag("allow_objects", True)
     storage.controller.zmq_info = infos[0]
     storage.backend.SimpleStorage.zmq_info = {info.id: info for info in infos[1:]}
-    gather([controller.store_config.remote(storage)], "store_config", timeout)
+    gather([controller.store_config.remote(storage)], "store_config", START_SECONDS)
     return [controller, *actors]

@@ -17,12 +17,13 @@ from ray.actor import ActorHandle
 
 from relax_core.api.columns import Column, ColumnSpec, IntArray, Table
 from relax_core.api.context import Context
+from relax_core.api.errors import RelaxError
 from relax_core.api.transport import Consumer, Lease, Transport
 from relax_core.transports.memory.blobs import blob_key
 from relax_core.transports.memory.declarations import Declarations
 from relax_core.transports.memory.group import Group
 from relax_core.transports.memory.index import Taken
-from relax_core.transports.memory.schema import Writing, split
+from relax_core.transports.memory.schema import Writing, row_ids, split
 from relax_core.transports.memory.snapshots import restored, snapshot_of
 from relax_core.transports.memory.tables import table_of, wanted_groups, wanted_rows
 from relax_core.transports.ray.calls import find_actor
@@ -55,8 +56,10 @@ class TransferQueueTransport(Transport):
     def open(self, columns: Sequence[ColumnSpec], consumers: Sequence[Consumer]) -> None:
         declared = Declarations(columns, consumers)
         self._server.start(IndexServer, declared.state(), self._config.capacity_bytes)
-        if not self._config.attach:
-            self._started = start(self._run_id, self._config.units, self._config.call_seconds)
+        if self._config.attach:
+            self._queue.clear_partition()  # what a run of this name that has died left behind
+        else:
+            self._started = start(self._run_id, self._config.units)
 
     # Rows come in.
 
@@ -72,8 +75,8 @@ class TransferQueueTransport(Transport):
         rows, entries = self._declared.schema.check_append(group, columns)
         [writing] = self._put([Writing(group, np.arange(rows), entries)])
         arguments = (group, rows, writing.entries, version, timeout, close, repeat)
-        ids: IntArray = self._ask("append", *arguments, wait=timeout, repeatable=close and repeat)
-        return ids.copy()
+        places: range = self._ask("append", *arguments, wait=timeout, repeatable=close and repeat)
+        return row_ids(group, places)
 
     def write(
         self, ids: npt.ArrayLike, columns: Sequence[Column], version: int | None = None, repeat: bool = False
@@ -100,8 +103,11 @@ class TransferQueueTransport(Transport):
         )
         if taken is None:
             return None
-        light = self._declared.light(consumer)
-        table = self._table(taken.key, None, taken.groups, light)
+        try:
+            table = self._table(taken.key, None, taken.groups, self._declared.light(consumer))
+        except RelaxError:
+            self._server.call("nack", taken.key, repeatable=True)
+            raise
         return Lease(taken.key, consumer, table, seconds, taken.attempt)
 
     def fetch(self, lease: Lease, columns: Sequence[str], ids: npt.ArrayLike | None = None) -> Table:
@@ -191,12 +197,15 @@ class TransferQueueTransport(Transport):
     def _put(self, writings: Sequence[Writing[Column]]) -> list[Writing[Stored]]:
         """The same writings once their values are in TransferQueue, each in a row of its own."""
         placed = [(new_row(), writing) for writing in writings]
-        self._queue.put(
-            {
-                row: {column.spec.name: column.values for column in (*writing.entries.rows, *writing.entries.shared)}
-                for row, writing in placed
-            }
-        )
+        rows = {
+            row: {column.spec.name: column.values for column in (*writing.entries.rows, *writing.entries.shared)}
+            for row, writing in placed
+        }
+        try:
+            self._queue.put(rows)
+        except RelaxError:
+            self._queue.clear(list(rows))
+            raise
         return [Writing(writing.group, writing.places, stored(writing.entries, row)) for row, writing in placed]
 
     def _leased(self, lease: str, keys: set[int] | None) -> list[Group[Stored]]:

@@ -45,7 +45,7 @@ class RunServer:
         """Starts the server, ``kind(*arguments)``.
 
         Raises:
-            TransportError: It is started already, or there is no Ray cluster.
+            TransportError: It is started already, by whatever process, or there is no Ray cluster.
             DeadlineExceeded: Ray has not started it in time.
         """
         if not ray.is_initialized():
@@ -58,7 +58,10 @@ class RunServer:
         groups: dict[str, Any] = {"concurrency_groups": {WAITING: WAITING_THREADS}}
         options = {"name": SERVER, "namespace": self._run_id, "num_cpus": 0, "max_concurrency": THREADS}
         actor: Any = ray.remote(**groups)(kind)
-        self._actor = actor.options(**options, scheduling_strategy=here).remote(*arguments)
+        try:
+            self._actor = actor.options(**options, scheduling_strategy=here).remote(*arguments)
+        except ValueError as error:
+            raise TransportError(f"run {self._run_id!r} has a transport on this cluster already: {error}") from error
         call(self._actor, "__ray_ready__", timeout=START_SECONDS)
 
     def call(self, method: str, *arguments: Any, wait: float = 0.0, repeatable: bool = False) -> Any:

@@ -1,0 +1,72 @@
+"""What is in TransferQueue's storage units: as much as the run holds, and no more."""
+
+import time
+from typing import Any
+
+import pytest
+
+from relax_core.api.errors import TransportError
+from relax_core.testing.transport.fixtures import ACTOR, COLUMNS, REWARDER, add_group, reward, taken, token_rows
+
+pytest.importorskip("transfer_queue")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_queue")]
+
+DEADLINE = 30.0
+
+
+def rows_in_storage(run_id: str) -> int:
+    import transfer_queue as tq
+
+    return len(tq.kv_list(run_id).get(run_id, {}))
+
+
+def wait_until_there_are(count: int, run_id: str) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while rows_in_storage(run_id) != count:
+        assert time.monotonic() < deadline, f"{rows_in_storage(run_id)} rows are in TransferQueue, not {count}"
+        time.sleep(0.1)
+
+
+def test_what_nobody_needs_any_more_is_cleared(ends: Any) -> None:
+    transport = ends.make(attach=True)
+    transport.open(COLUMNS, (REWARDER, ACTOR))
+    run_id = ends.run_id(transport)
+    ids = {group: add_group(transport, group) for group in range(3)}
+    with pytest.raises(TransportError, match="closed"):
+        transport.append(0, token_rows(0, (2, 3))[:2])
+    transport.append(0, token_rows(0, (2, 3)), close=True, repeat=True)
+    transport.drop([2])
+    reward(transport, [*ids[0], *ids[2]])
+    keys = [transport.put_blob(data) for data in (b"picture", b"picture", b"sound")]
+    transport.release_blob(keys[0])
+    wait_until_there_are(5, run_id)  # two appends, one write, two blobs
+    snapshot = transport.snapshot()
+    transport.restore(snapshot)
+    wait_until_there_are(4, run_id)  # each group is in one row now
+    reward(transport, ids[1])
+    for name in ("rewarder", "actor"):
+        transport.ack(taken(transport.take(name, 2, 2)))
+    for key in keys[1:]:
+        transport.release_blob(key)
+    wait_until_there_are(0, run_id)
+
+
+def test_a_run_does_not_keep_what_one_of_its_name_left_behind(ends: Any) -> None:
+    transport = ends.make(attach=True)
+    transport.open(COLUMNS, (REWARDER, ACTOR))
+    run_id = ends.run_id(transport)
+    add_group(transport, 0)
+    with pytest.raises(TransportError, match="has a transport on this cluster already"):
+        ends.make(run_id, attach=True).open(COLUMNS, (REWARDER, ACTOR))
+    assert rows_in_storage(run_id) == 1
+    del transport
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        again = ends.make(run_id, attach=True)
+        try:
+            again.open(COLUMNS, (REWARDER, ACTOR))
+            break
+        except TransportError:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    assert again.depth()["rows"] == rows_in_storage(run_id) == 0
