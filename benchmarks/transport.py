@@ -19,7 +19,7 @@ import platform
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import distributions
 from multiprocessing import get_context
 from pathlib import Path
@@ -34,37 +34,39 @@ PACKAGES = ("relax-core", "numpy", "msgpack", "pyzmq", "ray", "transferqueue")
 OBJECT_STORE_BYTES = 900 << 20
 
 
-def cpu_seconds() -> dict[int, float]:
+def own_cpu() -> dict[int, float]:
+    """CPU time so far of this process, by its id."""
+    return {os.getpid(): time.process_time()}
+
+
+def others_cpu() -> dict[int, float]:
     """CPU time so far of the processes that this one has started, by id."""
     used = {}
     for process in psutil.Process().children(recursive=True):
-        try:
+        with suppress(psutil.NoSuchProcess):
             times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        used[process.pid] = times.user + times.system
+            used[process.pid] = times.user + times.system
     return used
 
 
 def measure(name: str, shape: Shape, seconds: float) -> dict[str, float]:
     """One cell of the table."""
     way, path = WAYS[name](shape), Turns.file()
-    strangers = set() if name in IN_ACTORS else set(cpu_seconds())
+    cpu_seconds = own_cpu if name in IN_THREADS else others_cpu
+    strangers = set() if name in IN_ACTORS else set(others_cpu())
     way.open()
     try:
-        if name in IN_THREADS:
-            (start, number), end, cpu = _in_threads(way, path, seconds)
-        else:
-            sides = _in_actors if name in IN_ACTORS else _in_processes
-            with sides(way, path, seconds) as finish:
-                _await_start(Turns(path))
-                before = cpu_seconds()
-                (start, number), end = finish()
-                after = cpu_seconds()
-            cpu = sum(used - before.get(process, 0.0) for process, used in after.items() if process not in strangers)
+        sides = _in_threads if name in IN_THREADS else _in_actors if name in IN_ACTORS else _in_processes
+        with sides(way, path, seconds) as finish:
+            _await_start(turns := Turns(path))
+            before = cpu_seconds()
+            turns.go()
+            (start, number), end = finish()
+            after = cpu_seconds()
     finally:
         way.close()
         path.unlink()
+    cpu = sum(used - before.get(process, 0.0) for process, used in after.items() if process not in strangers)
     gigabytes = number * values_bytes(batch(shape)) / 1e9
     return {
         "cpu_s_per_gb": cpu / gigabytes,
@@ -82,13 +84,12 @@ def _await_start(turns: Turns) -> None:
         time.sleep(0.002)
 
 
-def _in_threads(way: Way, path: Path, seconds: float) -> tuple[Any, float, float]:
-    """Both sides in this process: what they return, and its CPU time."""
-    before = time.process_time()
+@contextmanager
+def _in_threads(way: Way, path: Path, seconds: float) -> Iterator[Any]:
     with ThreadPoolExecutor(2) as threads:
         consumed = threads.submit(lambda: Turns(path).consume(way.consumer()))
         produced = threads.submit(lambda: Turns(path).produce(way.producer(), seconds))
-        return produced.result(), consumed.result(), time.process_time() - before
+        yield lambda: (produced.result(), consumed.result())
 
 
 @contextmanager
@@ -165,12 +166,16 @@ def _cluster(names: list[str]) -> Iterator[None]:
 
 
 def report(cells: Mapping[str, Mapping[str, Any]]) -> None:
-    """The table: CPU seconds per GB."""
-    shapes = [shape for shape in SHAPES if any(shape in row for row in cells.values())]
-    print(f"{'CPU s/GB':>14} " + " ".join(f"{shape:>10}" for shape in shapes))
+    """The table of docs/measurements.md: CPU seconds per GB, and CPU microseconds per row where a batch is one row."""
+    print("| way |", " | ".join(f"`{shape}`" for shape in SHAPES), "|")
+    print("| --- |", " | ".join("---" for _ in SHAPES), "|")
     for name, row in cells.items():
-        numbers = [f"{row[shape]['cpu_s_per_gb']:10.3f}" if shape in row else f"{'-':>10}" for shape in shapes]
-        print(f"{name:>14} " + " ".join(numbers))
+        numbers = [_number(row[shape], SHAPES[shape]) if shape in row else "" for shape in SHAPES]
+        print(f"| {name} |", " | ".join(numbers), "|")
+
+
+def _number(cell: Mapping[str, float], shape: Shape) -> str:
+    return f"{cell['cpu_us_per_batch']:.0f} µs" if shape.rows == 1 else f"{cell['cpu_s_per_gb']:.2f}"
 
 
 def _store(cells: Mapping[str, Any], facts: Mapping[str, Any]) -> None:

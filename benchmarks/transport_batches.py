@@ -101,13 +101,13 @@ class Turns:
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
-            self._counts = np.frombuffer(mmap.mmap(file.fileno(), 24), np.int64)
+            self._counts = np.frombuffer(mmap.mmap(file.fileno(), 32), np.int64)
 
     @classmethod
     def file(cls) -> Path:
         """A new file."""
         descriptor, path = tempfile.mkstemp(prefix="relax-turns-")
-        os.write(descriptor, bytes(24))
+        os.write(descriptor, bytes(32))
         os.close(descriptor)
         return Path(path)
 
@@ -116,11 +116,15 @@ class Turns:
         """Whether the first batch, which is not counted, is through."""
         return bool(self._counts[1])
 
+    def go(self) -> None:
+        """Lets the producer begin with what counts."""
+        self._counts[3] = 1
+
     def produce(self, put: Callable[[], None], seconds: float) -> tuple[float, int]:
-        """Produces for so long; returns when it began and how many batches it were."""
+        """Produces for so long once it may; returns when it began and how many batches it were."""
         put()
         self._counts[0] = 1
-        _until(lambda: self.started, 0.001)
+        _until(lambda: self.started and bool(self._counts[3]), 0.001)
         start, number = time.monotonic(), 0
         while time.monotonic() - start < seconds:
             _until(lambda: self._counts[0] - self._counts[1] < IN_FLIGHT, 0.0002)
