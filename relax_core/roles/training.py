@@ -1,8 +1,9 @@
 """What a rank does: fetches its rows by id, and puts them through its trainer."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -24,6 +25,24 @@ from relax_core.roles.seen_logprobs import SeenLogprobs
 Result = TypeVar("Result")
 
 
+WEIGHTS = frozenset({"weights"})
+
+
+@contextmanager
+def borrowed(lender: Trainer | None, model: Trainer) -> Iterator[None]:
+    """A model that is never trained has its weights on the device, and the lender nothing, while the block runs."""
+    if lender is None:
+        yield
+        return
+    lender.release(WEIGHTS | {"optimizer", "gradients"})
+    model.restore()
+    try:
+        yield
+    finally:
+        model.release(WEIGHTS)
+        lender.restore()
+
+
 @dataclass(frozen=True)
 class TrainingRank:
     """One rank's work, in the process that holds its trainer.
@@ -37,6 +56,7 @@ class TrainingRank:
         rank: Which of the update's ranks this one is.
         seen: Keeps what the trainer computes; ``None`` keeps nothing.
         timeline: Told when the rank fetched and computed.
+        lender: Gives this model its device while it computes; ``None`` where there is room for both.
     """
 
     plan: Plan
@@ -47,9 +67,12 @@ class TrainingRank:
     rank: int = 0
     seen: SeenLogprobs | None = None
     timeline: Timeline = NO_TIMELINE
+    lender: Trainer | None = None
 
     def __post_init__(self) -> None:
-        """Refuses an algorithm that needs more than the trainer computes."""
+        """Refuses an algorithm that needs more than the trainer computes; a model that borrows its device leaves it."""
+        if self.lender is not None:
+            self.trainer.release(WEIGHTS)
         for output in sorted(self.plan.requirements.outputs - self.trainer.outputs):
             known = ", ".join(sorted(self.trainer.outputs))
             raise ConfigError(f"algorithm: needs the output {output!r}; {type(self.trainer).__name__} computes {known}")
@@ -70,7 +93,7 @@ class TrainingRank:
             batches = [batch for batch in batches if len(batch.table)]
         if not batches:
             return
-        with self.timeline.span(lease.consumer, "forward"):
+        with self.timeline.span(lease.consumer, "forward"), borrowed(self.lender, self.trainer):
             computed = self.trainer.forward(batches, frozenset({"logprobs"}))["logprobs"]
         ids = np.concatenate([batch.table.ids for batch in batches])
         if len(ids):

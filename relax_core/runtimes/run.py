@@ -215,6 +215,7 @@ class Run(ABC):
             report=partial(self._report, "train" if name == "main" else name),
             spans=self._spans.append if name == "main" else _forget,
             record=self._record() if name == "main" else None,
+            accelerated=self.context.device != "cpu",
             engine=session.engine,
             scorer=session.scorer,
             frozen=frozen or {},

@@ -55,8 +55,9 @@ class FrozenModel:
 class StageParts:
     """What a stage is made of; engine, scorer and frozen models only where the plan has their roles.
 
-    ``record`` stores batches, one of so many; ``spans`` stores what the roles did when; ``publications`` are what
-    ``publish`` leaves going on beside training, where it does.
+    ``accelerated`` says that models are on a device whose memory is its own; ``record`` stores batches, one of so
+    many; ``spans`` stores what the roles did when; ``publications`` are what ``publish`` leaves going on beside
+    training, where it does.
     """
 
     plan: Plan
@@ -82,6 +83,7 @@ class StageParts:
     spans: Callable[[Mapping[str, Any]], None]
     record: tuple[Callable[[BatchRecord], None], int] | None = None
     publications: Publisher | None = None
+    accelerated: bool = False
     engine: Engine | None = None
     scorer: Scorer | None = None
     frozen: Mapping[str, FrozenModel] = field(default_factory=dict)
@@ -174,7 +176,7 @@ class Stage:
 
     def _frozen(self, name: str) -> Role:
         model = self.parts.frozen[name]
-        ranks = self._ranks(model.trainer, model.temperature or self._temperature)
+        ranks = self._ranks(model.trainer, model.temperature or self._temperature, lender=self._lender(name))
         return self._forward(name, FROZEN[name], ranks, lambda: 0)
 
     def _actor_forward(self) -> Role:
@@ -185,16 +187,24 @@ class Stage:
     ) -> Role:
         return ForwardRole(name, column, ranks, version, self.parts.transport, self.parts.batch, next_batch_only)
 
+    def _lender(self, name: str) -> Trainer | None:
+        """The trainer, for a role that shares its device; on the host nothing would be freed."""
+        role, actor = self.parts.plan.role(name), self.parts.plan.role("actor")
+        assert role is not None and actor is not None
+        shares = role.device_group == actor.device_group and self.parts.accelerated
+        return self.parts.trainer if shares else None
+
     def _ranks(
         self,
         trainer: Trainer,
         temperature: float,
         seen: SeenLogprobs | None = None,
         publications: Publisher | None = None,
+        lender: Trainer | None = None,
     ) -> Ranks:
         parts = self.parts
         objective = Objective(parts.algorithm, parts.plan.old)
-        rank = TrainingRank(parts.plan, trainer, parts.transport, objective, temperature, seen=seen)
+        rank = TrainingRank(parts.plan, trainer, parts.transport, objective, temperature, seen=seen, lender=lender)
         self._held.append(LocalRanks(rank, None if publications is None else publications.before_update))
         return self._held[-1]
 

@@ -63,18 +63,28 @@ class ModelRank:
         self._transport = self._assignment.transport(self._state.count)
         self._models = {role: replace(model, transport=self._transport) for role, model in self._models.items()}
 
-    def _load_frozen(self, front: str) -> None:
-        """Loads the models of a front that are never trained: each rank has whole ones, which know of no others."""
+    def _load_frozen(self, front: str, lender: Trainer | None = None) -> None:
+        """Loads the models of a front that are never trained: each rank has whole ones, which know of no others.
+
+        Args:
+            front: Its name.
+            lender: Has the device, and gives it to them in turn.
+        """
         assignment = self._assignment
         builder = Builder(assignment.config, assignment.context(self._state.count))
         models = builder.frozen_models(assignment.plan, assignment.model)
         for role in assignment.fronts[front]:
             if role in FROZEN:
                 source, temperature = models[role]
-                self._hold(role, builder.frozen(source), temperature)
+                self._hold(role, builder.frozen(source), temperature, lender=lender)
 
     def _hold(
-        self, role: str, trainer: Trainer, temperature: float | None = None, seen: SeenLogprobs | None = None
+        self,
+        role: str,
+        trainer: Trainer,
+        temperature: float | None = None,
+        seen: SeenLogprobs | None = None,
+        lender: Trainer | None = None,
     ) -> TrainingRank:
         """A model for a role, at its own temperature or that of the policy."""
         self._models[role] = TrainingRank(
@@ -86,6 +96,7 @@ class ModelRank:
             self._rank,
             seen,
             self._timeline,
+            lender,
         )
         return self._models[role]
 

@@ -45,7 +45,8 @@ class TrainerRank(ModelRank):
         if policy is not None:
             self.trainer.load(policy)
         self._models["actor_fwd"] = self._hold("actor", self.trainer, seen=self._seen())
-        self._load_frozen("actor")
+        # On the host all have their memory at once, and nothing would be freed.
+        self._load_frozen("actor", self.trainer if accelerators_of(assignment.device) else None)
 
     def _seen(self) -> SeenLogprobs | None:
         every = self._assignment.config.run.record.every
