@@ -12,7 +12,7 @@ from relax_core.report.timeline import find_steps
 
 
 def read_spans(run: Path) -> list[dict[str, Any]]:
-    """What is in ``timeline.jsonl`` and, of a run with many processes, in ``timeline/<process>.jsonl``, by start.
+    """What is in ``timeline.jsonl`` and, of a run with many processes, in the files of ``timeline/``, by start.
 
     A process that does not know how many updates are done leaves that to the reader: spans without ``update`` get the
     number of updates that had ended when they began.
