@@ -19,7 +19,9 @@ class RayTransport(Transport):
     """One end of the run's transport; every process of the run builds its own.
 
     ``open`` starts the actor on the node of the process that opens, with which it dies; the others, on whatever node,
-    find it by the run's name.
+    find it by the run's name. Ray carries columns above 100 KB by its object stores and small ones with the call. The
+    actor keeps copies, so a row outlives the process and the node that it came from; what is handed out are read-only
+    views of the object store.
 
     Args:
         config: Capacity and deadline.
