@@ -11,6 +11,9 @@ from ray.serve.api import RunTarget
 from relax_core.runtimes.serve.assignment import Assignment, application_name
 from relax_core.runtimes.serve.front import Front
 
+HEALTH_CHECKS = 3
+"""That a replica must fail in a row until Serve replaces it."""
+
 
 def start_fronts(assignment: Assignment) -> list[str]:
     """Starts all applications at once, since a second call would restart every replica; returns their names."""
@@ -37,7 +40,7 @@ def _deployment(assignment: Assignment, front: str) -> Any:
         num_replicas=asked.replicas,
         ray_actor_options={"num_cpus": asked.cpus},
         health_check_period_s=1.0,
-        health_check_timeout_s=assignment.config.run.serve.rank_timeout,
+        health_check_timeout_s=assignment.config.run.serve.rank_timeout / HEALTH_CHECKS,
         graceful_shutdown_timeout_s=1.0,
         graceful_shutdown_wait_loop_s=0.1,
     )

@@ -322,8 +322,8 @@ class RunState:
         with self._changed:
             self._causes[front] = cause
 
-    def restarted(self, name: str, cause: str, seconds: float = 0.0) -> None:
-        """A front or a rank was lost, and is back after so many seconds."""
+    def restarted(self, name: str, cause: str, seconds: float | None = None) -> None:
+        """A front or a rank was lost, and is back after so many seconds; those of a front only Serve knows."""
         with self._changed:
             self._put(Record("restarted", (name, cause, seconds)))
 

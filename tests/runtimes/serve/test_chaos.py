@@ -28,7 +28,23 @@ Configure = Callable[..., tuple[RunConfig, RunDirectory]]
 FRONTS = ("rollout", "reward", "advantages", "actor")
 UPDATES = 120
 LEARNS = ("trainer.learning_rate=0.01", f"sampling.stop_token_ids={list(range(128))}", f"updates={UPDATES}")
-PATIENCE = ("serve.restarts=20", "serve.restarts_together=100", "serve.rank_timeout=10")
+PATIENCE = ("serve.restarts=20", "serve.restarts_together=100", "serve.rank_timeout=6")
+
+
+PACED = """
+import time
+
+def score(prompt, response, label):
+    time.sleep({seconds})
+    return float(response[:1].isprintable()) + len(response) / 10
+"""
+
+
+def paced(folder: Path, seconds: float) -> str:
+    """An override: a reward that takes its time, so that a run lasts long enough to be hit."""
+    path = folder / f"paced_{seconds}.py"
+    path.write_text(PACED.format(seconds=seconds))
+    return f"reward={{name: python, function: '{path}:score', workers: 1}}"
 
 
 def check_ledger(finished: Finished) -> dict[str, Any]:
@@ -54,14 +70,18 @@ def hit(run: Started, number: signal.Signals, *names: str) -> None:
     run.trained(trained + 12)
 
 
-def test_whatever_dies_or_stands_still_the_training_is_the_same(start: Start, configure: Configure) -> None:
-    run = start("chaos", *LEARNS, *PATIENCE)
-    for number in (signal.SIGKILL, signal.SIGSTOP):
-        for name in ("actor-1", "engine-0", "transport", "actor-0", "state"):
-            hit(run, number, name)
-        hit(run, number, *FRONTS)
+def test_whatever_dies_or_stands_still_the_training_is_the_same(
+    start: Start, configure: Configure, tmp_path: Path
+) -> None:
+    run = start("chaos", *LEARNS, *PATIENCE, paced(tmp_path, 0.03))
+    for name in ("actor-0", "engine-0", "transport", "state"):
+        hit(run, signal.SIGKILL, name)
+    hit(run, signal.SIGKILL, *FRONTS)
+    for name in ("actor-1", "engine-0", "transport", "state"):
+        hit(run, signal.SIGSTOP, name)
+    hit(run, signal.SIGSTOP, *FRONTS)
     finished = run.finish()
-    config, directory = configure("peace", *LEARNS)
+    config, directory = configure("peace", *LEARNS, paced(tmp_path, 0.0))
     peace = Finished(directory.path, run_local(config, directory))
     for left, right in zip(finished.metrics(), peace.metrics(), strict=True):
         assert left["train/loss"] == pytest.approx(right["train/loss"], rel=1e-5, abs=1e-7)
@@ -69,13 +89,30 @@ def test_whatever_dies_or_stands_still_the_training_is_the_same(start: Start, co
     summary = check_ledger(finished)
     assert (summary["trained"], summary["pending"], summary["dropped"]) == (4 * UPDATES, 0, 0)
     restarts = {name.removeprefix("restarts/"): count for name, count in summary["counters"].items()}
-    assert {name: restarts[name] for name in ("actor", "state", "transport", "engine-0")} == {
-        "actor": 4,
-        "state": 2,
-        "transport": 2,
-        "engine-0": 2,
-    }
-    assert all(restarts[front] >= 2 for front in FRONTS)
+    assert all(restarts[name] >= 2 for name in ("actor", "state", "transport", "engine-0", *FRONTS))
+
+
+def test_what_dies_begins_anew_alone(start: Start, tmp_path: Path) -> None:
+    run = start("alone", "updates=30", *PATIENCE, "serve.rank_timeout=30", paced(tmp_path, 0.03))
+    run.trained(4)
+    before = processes(run)
+    os.kill(before["actor-1"], signal.SIGKILL)
+    until("the event", lambda: any(event["name"] == "restarted" for event in run.events()))
+    after = processes(run)
+    assert {name for name in before if before[name] != after[name]} == {"actor-0", "actor-1"}
+    run.finish()
+
+
+@pytest.mark.parametrize("staleness", [1, 2])
+def test_no_token_is_older_than_the_bound_whatever_dies(start: Start, staleness: int, tmp_path: Path) -> None:
+    mode = ("mode=fully_async", f"max_staleness={staleness}", "updates=40")
+    run = start("stale", *mode, *PATIENCE, paced(tmp_path, 0.03))
+    for names in (("actor-0",), ("transport",), ("rollout", "engine-0")):
+        hit(run, signal.SIGKILL, *names)
+    summary = check_ledger(run.finish())
+    assert summary["updates"] == 40
+    assert summary["trained"] + summary["dropped"] == summary["issued"] - summary["pending"]
+    assert summary["max_lag"] <= staleness
 
 
 HANGS_ONCE = """
