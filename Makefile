@@ -54,6 +54,7 @@ bench: $(VENV)/.bench
 	$(VENV)/bin/python benchmarks/grpo_step.py
 	$(VENV)/bin/python benchmarks/generation.py
 	$(VENV)/bin/python benchmarks/overlap.py
+	$(VENV)/bin/python benchmarks/weight_sync.py
 	$(VENV)/bin/python benchmarks/serve_overlap.py --only "train-bound, colocate"
 	$(VENV)/bin/python benchmarks/serve_overlap.py --only "train-bound, max_staleness 2"
 	$(VENV)/bin/python benchmarks/transport.py --short

@@ -55,6 +55,8 @@ SHAPES = {
 """Of SmolLM2-135M: 134,515,008 parameters."""
 LEARNING_RATE = 1e-6
 SECONDS = 300.0
+WARM_UP = 2
+"""Rounds in which memory is touched for the first time, and groups are built."""
 
 
 def main() -> None:
@@ -140,8 +142,8 @@ async def _measure_carriers(
     copies, checksums = [], []
     seconds: dict[str, list[float]] = {name: [] for name in carriers}
     pauses: dict[str, list[float]] = {name: [] for name in carriers}
-    for number in range(rounds + 1):
-        first = number == 0  # of pages that are touched for the first time, and of groups that are built
+    for number in range(rounds + WARM_UP):
+        first = number < WARM_UP
         copies += [] if first else [_cpu(lambda: copy.copy_(flat))]
         checksums += [] if first else [_cpu(lambda: checksum(flat))]
         for name, sync in carriers.items():

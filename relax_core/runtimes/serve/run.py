@@ -41,6 +41,7 @@ from relax_core.runtimes.session import make_codec, make_probe, open_session
 from relax_core.transports.memory.config import MemoryTransportConfig
 from relax_core.transports.memory.transport import MemoryTransport
 from relax_core.transports.ray.calls import ActorLost, acall
+from relax_core.weights.client import ADDRESS
 
 LISTEN = 1.0
 """Seconds that the controller waits for news in one call."""
@@ -143,6 +144,8 @@ class ServeRun(Run):
         if assignment.generates:
             sync = self.config.weight_sync.build(assignment.context(self._count))
             stack.push_async_callback(sync.close)
+            # The rank that serves it is killed in the end, and cannot take its address away.
+            stack.callback((assignment.directory / ADDRESS).unlink, missing_ok=True)
             await supervisor.publish()
             engine = await open_fleet(assignment, state, capabilities)
             stack.push_async_callback(engine.close)

@@ -33,7 +33,7 @@ class PublisherGone(WeightSyncError):
 
 @dataclass(frozen=True)
 class SharedPublication(SharedBuckets):
-    """The buckets of a publication where they lie; each iteration maps them, and its tensors keep the mapping.
+    """The buckets of a publication where they lie; whoever iterates maps them.
 
     Args:
         host: See :func:`this_host`.
@@ -88,17 +88,34 @@ class SharedPublication(SharedBuckets):
         return descriptor
 
     def _map(self) -> torch.Tensor:
+        """The memory's bytes. A mapping is kept, since making one costs as much as a copy; that of a process which has
+        gone is not, or its memory would never be free."""
         descriptor = self._open()
         try:
-            if not os.fstat(descriptor).st_size:
-                return torch.empty(0, dtype=torch.uint8)
-            # Private: a receiver cannot change what the others read.
-            content = mmap.mmap(descriptor, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-            with suppress(OSError):  # a kernel before 5.14 maps page by page, as they are read
-                content.madvise(POPULATE_READ)
+            size = os.fstat(descriptor).st_size
+            for other in [key for key in _mapped if key[0] != self.process]:
+                del _mapped[other]
+            content = _mapped.get((self.process, self.memory))
+            if content is None or len(content) != size:
+                content = _mapped[self.process, self.memory] = _mapping(descriptor, size)
+            return content
         finally:
             os.close(descriptor)
-        return torch.frombuffer(content, dtype=torch.uint8)
+
+
+_mapped: dict[tuple[int, int], torch.Tensor] = {}
+"""By process and memory: what this process has mapped."""
+
+
+def _mapping(descriptor: int, size: int) -> torch.Tensor:
+    """``uint8 [size]``. It is private: a receiver cannot change what others read. What the owner writes later, Linux
+    shows in it all the same, but where the receiver has written."""
+    if not size:
+        return torch.empty(0, dtype=torch.uint8)
+    content = mmap.mmap(descriptor, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    with suppress(OSError):  # a kernel before 5.14 maps page by page, as they are read
+        content.madvise(POPULATE_READ)
+    return torch.frombuffer(content, dtype=torch.uint8)
 
 
 def this_host() -> str:
