@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray.actor import ActorHandle
@@ -20,6 +20,7 @@ from relax_core.transports.ray.calls import ActorLost, ActorUnavailable, acall, 
 logger = logging.getLogger(__name__)
 
 Outcome = Generation | RelaxError
+Result = TypeVar("Result")
 RECONNECT_SECONDS = 1.0
 """Before a call is made again to a rank whose connection broke."""
 
@@ -73,22 +74,13 @@ class EngineRank:
         """See :meth:`Engine.receive`; a version that is here already need not be received."""
         if self._acknowledged is None or self._acknowledged.version != manifest.version:
             with self._timeline.span("engine", "receive", version=manifest.version):
-                await self._started.receive(manifest, buckets)
+                await self._or_end(manifest, self._started.receive(manifest, buckets))
 
     async def update(self, manifest: Manifest, buckets: Iterable[Bucket]) -> Acknowledgement:
-        """See :meth:`Engine.update`; a version that is here already is acknowledged again.
-
-        An engine that cannot take a publication over is of no use any more: the rank ends, and is replaced.
-        """
+        """See :meth:`Engine.update`; a version that is here already is acknowledged again."""
         if self._acknowledged is None or self._acknowledged.version != manifest.version:
-            try:
-                with self._timeline.span("engine", "update", version=manifest.version):
-                    self._acknowledged = await self._started.update(manifest, buckets)
-            except RelaxError as error:
-                logger.exception("%s ends: it does not take version %d", self._name, manifest.version)
-                await self._state.ask("tell", "event", "engine_failed", f"{self._name}: {error}")
-                ray.actor.exit_actor()
-                raise  # not reached: the line above ends the process
+            with self._timeline.span("engine", "update", version=manifest.version):
+                self._acknowledged = await self._or_end(manifest, self._started.update(manifest, buckets))
         return self._acknowledged
 
     async def abort(self, keys: Sequence[str] | None = None) -> None:
@@ -121,6 +113,17 @@ class EngineRank:
         """See :meth:`Engine.close`."""
         if self._engine is not None:
             await self._engine.close()
+
+    async def _or_end(self, manifest: Manifest, taking: Coroutine[Any, Any, Result]) -> Result:
+        """What the engine makes of a publication. One that cannot take it is of no use: the rank ends, and another
+        begins with the newest."""
+        try:
+            return await taking
+        except RelaxError as error:
+            logger.exception("%s ends: it does not take version %d", self._name, manifest.version)
+            await self._state.ask("tell", "event", "engine_failed", f"{self._name}: {error}")
+            ray.actor.exit_actor()
+            raise  # not reached: the line above ends the process
 
     @property
     def _started(self) -> Engine:

@@ -131,7 +131,7 @@ class Rank:
         return ""
 
     async def _replace(self, cause: str) -> None:
-        """Starts it anew, again if it dies while it starts.
+        """Starts it anew, again if it dies or fails while it starts.
 
         Raises:
             RelaxError: It died too often.
@@ -147,6 +147,6 @@ class Rank:
             cause = ""
             try:
                 await self.start()
-            except (ActorLost, DeadlineExceeded) as error:
+            except RelaxError as error:
                 cause = str(error)
             await self.state.ask("restarted", self.name, why, time.monotonic() - began)

@@ -1,0 +1,130 @@
+"""Engines' ranks are replaced one by one, beside each other, as often as is allowed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from relax_core.api.errors import RelaxError, WeightSyncError
+from relax_core.api.weights import Manifest
+from relax_core.metrics.timeline import Timeline
+from relax_core.runtimes.serve import engine, engines
+from relax_core.runtimes.serve.engine import EngineRank
+from relax_core.runtimes.serve.engines import EngineRanks
+from relax_core.transports.ray.calls import ActorLost
+from tests.fleet.scripted import Scripted
+
+SERVE = SimpleNamespace(start_timeout=10.0, rank_timeout=1.0, restarts=2)
+
+
+class Ended(Exception):
+    """The process of a rank has ended."""
+
+
+class Cluster:
+    """Actors as names that live or are dead, in place of Ray; and the state of a run, which is told of them."""
+
+    def __init__(self) -> None:
+        self.dead: set[str] = set()
+        self.started: list[str] = []
+        self.told: list[tuple[Any, ...]] = []
+        self.failures: dict[str, list[RelaxError]] = {}
+        self.may_start = asyncio.Event()
+        self.may_start.set()
+
+    def start_actor(self, kind: type, name: str, *arguments: Any, **options: Any) -> str:
+        self.started.append(name)
+        self.dead.discard(name)
+        return name
+
+    async def kill_actor(self, actor: str, name: str, namespace: str) -> None:
+        self.dead.add(name)
+
+    async def acall(self, actor: str, method: str, *arguments: Any, timeout: float = 0.0) -> Any:
+        if method == "start":
+            await self.may_start.wait()
+            if self.failures.get(actor):
+                raise self.failures[actor].pop()
+            return frozenset()
+        if actor in self.dead:
+            raise ActorLost(f"{actor} is dead")
+
+    async def ask(self, method: str, name: str, fact: Any, *more: Any) -> None:
+        self.told.append((method, name, fact))
+
+
+@pytest.fixture
+async def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    cluster = Cluster()
+    for name in ("start_actor", "kill_actor", "acall"):
+        monkeypatch.setattr(engines, name, getattr(cluster, name))
+    return cluster
+
+
+@pytest.fixture
+async def ranks(cluster: Cluster) -> EngineRanks:
+    config = SimpleNamespace(run=SimpleNamespace(serve=SERVE))
+    assignment: Any = SimpleNamespace(config=config, run_id="run", device="cpu", engines=["engine-0", "engine-1"])
+    ranks = EngineRanks(assignment, SimpleNamespace(ask=cluster.ask))  # type: ignore[arg-type]
+    await ranks.start()
+    return ranks
+
+
+async def until(look: Callable[[], Awaitable[None]], condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await look()
+            await asyncio.sleep(0)
+
+
+async def test_a_dead_engine_is_replaced_beside_the_others(cluster: Cluster, ranks: EngineRanks) -> None:
+    assert cluster.told == [("alive", "engine-0", 1), ("alive", "engine-1", 1)]
+    cluster.may_start.clear()
+    cluster.dead |= {"engine-0"}
+    await until(ranks.look, lambda: cluster.started.count("engine-0") == 2)
+    cluster.dead |= {"engine-1"}
+    await until(ranks.look, lambda: cluster.started.count("engine-1") == 2)
+    assert len(cluster.told) == 2, "both are still starting"
+    cluster.may_start.set()
+    await until(ranks.look, lambda: len(cluster.told) == 6)
+    for name in ("engine-0", "engine-1"):
+        assert [each for each in cluster.told[2:] if each[1] == name] == [
+            ("alive", name, 2),
+            ("restarted", name, f"{name} is dead"),
+        ]
+
+
+async def test_a_life_that_fails_at_its_start_counts(cluster: Cluster, ranks: EngineRanks) -> None:
+    cluster.failures["engine-1"] = [WeightSyncError("the newest weights do not arrive")]
+    cluster.dead |= {"engine-1"}
+    await until(ranks.look, lambda: ("alive", "engine-1", 3) in cluster.told)
+    assert ("restarted", "engine-1", "the newest weights do not arrive") in cluster.told
+
+
+async def test_an_engine_that_dies_too_often_ends_the_run(cluster: Cluster, ranks: EngineRanks) -> None:
+    cluster.failures["engine-0"] = [ActorLost(f"death {number}") for number in (3, 2)]
+    cluster.dead |= {"engine-0"}
+    with pytest.raises(RelaxError, match=r"engine-0 died 3 times, serve.restarts is 2; at last: death 3"):
+        await until(ranks.look, lambda: False)
+
+
+async def test_an_engine_that_cannot_take_a_publication_over_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+
+    async def ask(*arguments: Any) -> None:
+        told.append(arguments)
+
+    def exit_actor() -> None:
+        raise Ended
+
+    monkeypatch.setattr(engine.ray.actor, "exit_actor", exit_actor)
+    rank = EngineRank(None, "engine-1")  # type: ignore[arg-type]
+    refusing = Scripted(1)
+    refusing.refuses = True
+    rank._engine, rank._timeline = refusing, Timeline(lambda span: None)
+    rank._state = SimpleNamespace(ask=ask)  # type: ignore[assignment]
+    with pytest.raises(Ended):
+        await rank.update(Manifest(1, {}), [])
+    assert told == [("tell", "event", "engine_failed", "engine-1: engine 1 has no room")]
