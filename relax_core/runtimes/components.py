@@ -150,6 +150,7 @@ def check_capabilities(engine: Engine, plan: Plan, config: RunConfig) -> None:
             lambda: any(column.name == "support_ids" for column in plan.columns),
         ),
         (Capability.STOP_STRINGS, "sampling.stop", lambda: bool(sampling.stop)),
+        (Capability.DELTAS, "publication.delta", lambda: config.run.publication.delta),
     ]
     for capability, setting, asked in needed:
         if asked() and capability not in engine.capabilities:

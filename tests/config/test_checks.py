@@ -34,6 +34,10 @@ def refusal(document: dict[str, Any], *overrides: str) -> str:
         (["rollout.surplus=4"], "rollout.surplus: 4 groups go on under later weights, and with max_staleness 0 they "),
         (["batch.streaming=true"], "batch.streaming: true has no effect in mode colocate"),
         (["rollout.protect_after=2"], "rollout.protect_after: 2 would be ignored: without a surplus no group is "),
+        (["publication.overlap=true"], "publication.overlap: true is not possible: in mode colocate engine and "),
+        (["mode=fully_async", "publication.overlap=true"], "publication.overlap: true is not possible: max_staleness "
+         "is 0"),
+        (["publication.host=0.0.0.0"], 'publication.host: "0.0.0.0" would be ignored: publication.service is false'),
         (["rollout.mask_older_tokens=true"], "rollout.mask_older_tokens: true would be ignored: in mode colocate "),
         (["on_stale=keep"], "on_stale: keep would be ignored: in mode colocate without a `rollout.surplus`"),
         (["mode=fully_async", "batch.streaming=true", "batch.updates_per_batch=2"], "batch.streaming: true needs one "
@@ -177,3 +181,10 @@ def test_ranks_that_share_a_model_must_be_several(document: dict[str, Any]) -> N
 def test_resources_are_of_fronts_that_there_are(document: dict[str, Any], override: str, line: str | None) -> None:
     findings = check_runtime(load_run(None, ["transport=ray", "weight_sync=disk", override], document), "serve")
     assert [text for _, text in findings] == ([] if line is None else [line])
+
+
+def test_engines_that_start_late_must_find_weights(document: dict[str, Any]) -> None:
+    across = ("transport=ray", "weight_sync=collective")
+    found = dict(check_runtime(load_run(None, across, document), "serve"))
+    assert "false is not possible with weight_sync collective" in found["publication", "service"]
+    assert not list(check_runtime(load_run(None, [*across, "publication.service=true"], document), "serve"))
