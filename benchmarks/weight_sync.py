@@ -144,8 +144,9 @@ async def _measure_carriers(
     pauses: dict[str, list[float]] = {name: [] for name in carriers}
     for number in range(rounds + WARM_UP):
         first = number < WARM_UP
-        copies += [] if first else [_cpu(lambda: copy.copy_(flat))]
-        checksums += [] if first else [_cpu(lambda: checksum(flat))]
+        copied, summed = _cpu(lambda: copy.copy_(flat)), _cpu(lambda: checksum(flat))
+        copies += [] if first else [copied]
+        checksums += [] if first else [summed]
         for name, sync in carriers.items():
             cpu, pause = await bench.send(sync, bench.publication(tensors, entries, verify=False))
             seconds[name] += [] if first else [cpu]
