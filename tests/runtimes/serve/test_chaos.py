@@ -21,7 +21,7 @@ from relax_core.runtimes.local import run_local
 from tests.runtimes.conftest import Finished
 from tests.runtimes.serve.conftest import BASE, DEADLINE, Start, Started, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 Configure = Callable[..., tuple[RunConfig, RunDirectory]]
 
@@ -131,8 +131,9 @@ def test_a_front_whose_loop_hangs_is_replaced_alone(start: Start, tmp_path: Path
     reward = tmp_path / "hangs.py"
     reward.write_text(HANGS_ONCE.format(path=str(tmp_path / "hung")))
     function = f"reward={{name: python, function: '{reward}:score'}}"
-    run = start("hangs", function, "updates=100", "serve.step_timeout=8")
-    before = until("fronts", lambda: (tmp_path / "hung").exists() and processes(run))
+    run = start("hangs", function, "updates=20", "serve.step_timeout=20")
+    until("the reward", lambda: (tmp_path / "hung").exists() or (run.ended and run.finish()))
+    before = processes(run)
     run.trained(8)
     after = processes(run)
     assert {name for name in before if before[name] != after[name]} == {"reward"}
