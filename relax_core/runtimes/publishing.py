@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from relax_core.api.engine import Engine
 from relax_core.api.weights import WeightSync
@@ -11,7 +12,9 @@ from relax_core.config.load import RunConfig
 from relax_core.weights.coordinator import Coordinator
 from relax_core.weights.probe import Probe
 from relax_core.weights.publisher import Options, Publisher
-from relax_core.weights.service import WeightService
+
+if TYPE_CHECKING:
+    from relax_core.weights.service import WeightService
 
 
 def make_publisher(
@@ -40,9 +43,11 @@ def make_publisher(
     return Publisher(engines, sync, run.timeouts.weight_sync, count, probe, every, options, coordinator)
 
 
-def open_service(config: RunConfig, publisher: Publisher, directory: Path) -> WeightService | None:
+def open_service(config: RunConfig, publisher: Publisher, directory: Path) -> "WeightService | None":
     """The weight service of a run, in the process that publishes; ``None`` where it is not asked for."""
     settings = config.run.publication
     if not settings.service:
         return None
+    from relax_core.weights.service import WeightService  # its web server takes longest to import
+
     return WeightService(publisher.coordinator, publisher.newest, directory, settings.host)
