@@ -130,7 +130,7 @@ def score(prompt, response, label):
 def test_a_front_whose_loop_hangs_is_replaced_alone(start: Start, tmp_path: Path) -> None:
     reward = tmp_path / "hangs.py"
     reward.write_text(HANGS_ONCE.format(path=str(tmp_path / "hung")))
-    function = f"reward={{name: python, function: '{reward}:score', timeout: 600}}"
+    function = f"reward={{name: python, function: '{reward}:score', timeout_seconds: 600}}"
     run = start("hangs", function, "updates=20", "serve.step_timeout=20")
     until("the reward", lambda: (tmp_path / "hung").exists() or (run.ended and run.finish()))
     before = processes(run)
