@@ -45,9 +45,7 @@ class MasterOptimizer:
         ConfigError: A schedule without a length.
     """
 
-    def __init__(
-        self, config: TrainerConfig, parameters: Mapping[str, Tensor], masters: Mapping[str, Tensor]
-    ) -> None:
+    def __init__(self, config: TrainerConfig, parameters: Mapping[str, Tensor], masters: Mapping[str, Tensor]) -> None:
         if config.schedule != "constant" and not config.total_updates:
             raise ConfigError(f"trainer.total_updates: the schedule {config.schedule!r} needs a length above 0")
         self.config = config
