@@ -5,11 +5,13 @@ each field is a column of it from end to end: dense, with its own dtype. What Tr
 leases, what was acknowledged, limits, versions) is the index's, which is the same as that of the other transports.
 """
 
+from __future__ import annotations
+
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +33,10 @@ from relax_core.transports.ray.server import RunServer
 from relax_transferqueue.config import TransferQueueTransportConfig
 from relax_transferqueue.copies import BLOB, emptied, filled
 from relax_transferqueue.index_server import IndexServer
-from relax_transferqueue.queue import Queue
-from relax_transferqueue.started import CONTROLLER, SHARED, start
 from relax_transferqueue.stored import Stored, fields_of, loaded, stored
+
+if TYPE_CHECKING:
+    from relax_transferqueue.queue import Queue
 
 
 class TransferQueueTransport(Transport):
@@ -59,6 +62,8 @@ class TransferQueueTransport(Transport):
         if self._config.attach:
             self._queue.clear_partition()  # what a run of this name that has died left behind
         else:
+            from relax_transferqueue.started import start
+
             self._started = start(self._run_id, self._config.units)
 
     # Rows come in.
@@ -181,6 +186,9 @@ class TransferQueueTransport(Transport):
     def _join(self) -> tuple[Declarations, Queue]:
         with self._joining:
             if self._joined is None:
+                from relax_transferqueue.queue import Queue
+                from relax_transferqueue.started import CONTROLLER, SHARED
+
                 declared = Declarations.of(self._server.call("declared", repeatable=True))
                 seconds = self._config.call_seconds
                 controller = find_actor(CONTROLLER, SHARED if self._config.attach else self._run_id, seconds)
