@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -103,6 +103,18 @@ class Turns:
         async with self.halted():
             yield
             self.released = frozenset()
+
+    @contextlib.contextmanager
+    def replacing(self) -> Iterator[None]:
+        """Around whatever changes the weights. Requests that come meanwhile wait for it to end; after a failure in the
+        middle, the weights are of no version.
+        """
+        try:
+            yield
+        except BaseException:
+            self.weightless = True
+            raise
+        self.weightless = False
 
     def check_open(self) -> None:
         """Raises :class:`RelaxError` when the engine has ended."""

@@ -46,7 +46,8 @@ async def test_released_weights_stay_of_no_version_also_when_an_update_was_under
     async with turns.halted():
         task = asyncio.create_task(release())
         await asyncio.sleep(0)
-        turns.weightless = False  # as an update does at its end
+        with turns.replacing():  # as an update does
+            pass
     await task
     with pytest.raises(RelaxError, match="the engine has released its weights"):
         turns.check_serving()
@@ -54,6 +55,19 @@ async def test_released_weights_stay_of_no_version_also_when_an_update_was_under
         pass
     with pytest.raises(RelaxError, match="published anew"):
         turns.check_serving()
+
+
+async def test_only_weights_that_could_not_be_replaced_are_of_no_version() -> None:
+    turns = Turns("the engine")
+    with turns.replacing():
+        turns.check_serving()  # a request that comes now waits for them
+    with pytest.raises(ValueError, match="torn"), turns.replacing():
+        raise ValueError("torn")
+    with pytest.raises(RelaxError, match="published anew"):
+        turns.check_serving()
+    with turns.replacing():
+        pass
+    turns.check_serving()
 
 
 async def test_the_first_reason_of_an_end_is_told() -> None:

@@ -207,12 +207,11 @@ class VLLMEngine(Engine):
             raise WeightSyncError(f"version {manifest.version}: the weights are released; restore comes first")
         arrived = self._intake.take(manifest, buckets)
         tied = self._intake.inventory.tied
-        self._turns.weightless = True
-        try:
-            vllm.reload({name: tensor for name, tensor in arrived.items() if name not in tied})
-        except Exception as error:
-            raise WeightSyncError(f"version {manifest.version}: vLLM failed to load it: {error}") from error
-        self._turns.weightless = False
+        with self._turns.replacing():
+            try:
+                vllm.reload({name: tensor for name, tensor in arrived.items() if name not in tied})
+            except Exception as error:
+                raise WeightSyncError(f"version {manifest.version}: vLLM failed to load it: {error}") from error
         return self._intake.swapped(manifest)
 
     def _loaded(self) -> InProcessVLLM:

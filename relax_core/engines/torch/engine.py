@@ -200,9 +200,8 @@ class TorchEngine(Engine):
             raise WeightSyncError(f"version {manifest.version}: the weights' memory is released; restore comes first")
         own = network.state_dict()
         arrived = self._intake.take(manifest, buckets, own if self._turns.has_weights else None)
-        self._turns.weightless = True
-        copy_weights(own, arrived)
-        self._turns.weightless = False
+        with self._turns.replacing():
+            copy_weights(own, arrived)
         return self._intake.swapped(manifest)
 
     def _end_aborted(self) -> None:

@@ -1,6 +1,7 @@
 """The embedded engine keeps the contract; and what is its own."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from relax_core.engines.torch import batch
 from relax_core.engines.torch.config import TorchEngineConfig
 from relax_core.engines.torch.decoder import Decoder
 from relax_core.engines.torch.engine import TorchEngine
+from relax_core.engines.torch.weights import copy_weights
 from relax_core.testing.engine import EngineContract, EngineFactory
 from relax_core.testing.generations import assert_whole, generate_all, group, request
 from relax_core.testing.publications import perturbed, publication_of
@@ -181,6 +183,28 @@ async def test_requests_wait_for_released_weights(engine: TorchEngine, tiny_mode
     await engine.update(publication.manifest, publication.buckets)
     async with asyncio.timeout(60):
         assert (await task).segments == ((0, 1),)
+
+
+async def test_a_request_that_comes_amid_a_swap_waits_for_it(
+    engine: TorchEngine, tiny_model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow_copy(own: Mapping[str, torch.Tensor], arrived: Mapping[str, torch.Tensor]) -> None:
+        begun.set()
+        assert go_on.wait(60)
+        copy_weights(own, arrived)
+
+    monkeypatch.setattr("relax_core.engines.torch.engine.copy_weights", slow_copy)
+    publication = publication_of(perturbed(tiny_model_path, 1), 1)
+    update = asyncio.create_task(engine.update(publication.manifest, publication.buckets))
+    assert await asyncio.to_thread(begun.wait, 60)
+    generation = asyncio.create_task(engine.generate(request("amid")))
+    await asyncio.sleep(0)
+    go_on.set()
+    async with asyncio.timeout(60):
+        await update
+        assert (await generation).segments == ((0, 1),)
 
 
 async def test_close_can_be_repeated(tiny_model_path: Path) -> None:
