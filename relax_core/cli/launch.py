@@ -18,8 +18,11 @@ from relax_core.config.redact import redacted, redactions
 from relax_core.config.suggest import suggestion
 
 RUNTIMES = ("local", "serve")
-ACROSS_PROCESSES = {"transport": "ray", "weight_sync": "disk"}
-"""What `serve` takes where nothing is selected: the defaults of the sections stay within one process."""
+ON_ONE_HOST = {"transport": "shm", "weight_sync": "shm"}
+ON_A_CLUSTER = {"transport": "ray", "weight_sync": "disk"}
+"""What `serve` takes where nothing is selected, in a cluster of its own and in one that it joins: the defaults of the
+sections stay within one process.
+"""
 
 RUNS = Path("runs")
 """Where runs are kept when nothing else is said."""
@@ -56,9 +59,10 @@ def launch(
     # Read when the libraries load: threads that spin while they wait would take the cores from those that work.
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     if resume is None:
-        config, run, checkpoint = _new(file, [*_defaults(file, base, runtime), *overrides], base, runtime)
+        defaults = _defaults(file, base, runtime, ray_address)
+        config, run, checkpoint = _new(file, [*defaults, *overrides], base, runtime)
     else:
-        config, run, checkpoint = _resumed(file, overrides, resume, runtime)
+        config, run, checkpoint = _resumed(file, overrides, resume, runtime, ray_address)
     with run.held():
         try:
             summary = _run(config, run, checkpoint, runtime, ray_address)
@@ -100,12 +104,14 @@ def _way_on(run: RunDirectory, runtime: str, ray_address: str | None) -> str:
     return f"; go on with: relax train --resume {run.run_id}{elsewhere}{other}{cluster}"
 
 
-def _defaults(file: Path | None, base: Mapping[str, Any] | None, runtime: str) -> list[str]:
+def _defaults(file: Path | None, base: Mapping[str, Any] | None, runtime: str, ray_address: str | None) -> list[str]:
     """Overrides that select components for the runtime, where the configuration selects none."""
     if runtime != "serve":
         return []
+    address = os.environ.get("RAY_ADDRESS", "") if ray_address is None else ray_address
+    defaults = ON_ONE_HOST if address in ("", "local") else ON_A_CLUSTER
     document = base if file is None else read_document(file)
-    return [f"{section}={name}" for section, name in ACROSS_PROCESSES.items() if section not in (document or {})]
+    return [f"{section}={name}" for section, name in defaults.items() if section not in (document or {})]
 
 
 def _load(file: Path | None, overrides: Sequence[str], base: Mapping[str, Any] | None, runtime: str) -> RunConfig:
@@ -143,7 +149,7 @@ def refuse_redactions(config: RunConfig, command: str) -> None:
 
 
 def _resumed(
-    file: Path | None, overrides: Sequence[str], name: str, runtime: str
+    file: Path | None, overrides: Sequence[str], name: str, runtime: str, ray_address: str | None
 ) -> tuple[RunConfig, RunDirectory, Checkpoint | None]:
     """The run's stored configuration, or the file's, with overrides, and its newest whole checkpoint, if any."""
     settings = [*overrides, f"name={json.dumps(name)}"]
@@ -152,7 +158,7 @@ def _resumed(
         runs_dir = next((Path(item.partition("=")[2]) for item in overrides if item.startswith("runs_dir=")), RUNS)
         file = RunDirectory.find(runs_dir, name).path / CONFIG
         settings.append(f"runs_dir={runs_dir}")
-    config = _load(file, [*_defaults(file, None, runtime), *settings], None, runtime)
+    config = _load(file, [*_defaults(file, None, runtime, ray_address), *settings], None, runtime)
     if is_stored:
         refuse_redactions(config, "--resume")
     runs_dir = config.run.runs_dir
