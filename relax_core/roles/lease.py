@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from relax_core.api.errors import TransportError
+from relax_core.api.errors import DeadlineExceeded, TransportError
 from relax_core.api.transport import Lease, Transport
 
 
@@ -60,6 +60,8 @@ class Renewals:
     def _renew_one(self, lease: Lease) -> None:
         try:
             self._transport.renew(lease, lease.seconds)
+        except DeadlineExceeded:
+            return  # it is asked for again when the next renewal is due
         except TransportError:
             with self._changed:
                 self._leases.pop(lease.key, None)

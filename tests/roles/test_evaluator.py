@@ -59,7 +59,9 @@ def trained(folder: Path, model: Path, name: str, **sections: Any) -> list[dict[
 def training(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """All that concerns training, apart from times."""
     kept = [line for line in lines if line.get("stream") != "eval"]
-    return [{key: value for key, value in line.items() if not key.startswith(("perf/", "time"))} for line in kept]
+    return [
+        {key: value for key, value in line.items() if not key.startswith(("perf/", "sync/", "time"))} for line in kept
+    ]
 
 
 def test_a_run_with_evaluation_trains_exactly_as_one_without(tmp_path: Path, tiny_model_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from relax_core.api.algorithm import ADVANTAGES
 from relax_core.api.columns import Column, ColumnSpec
 from relax_core.api.context import ModelSource
-from relax_core.api.errors import LeaseExpired
+from relax_core.api.errors import DeadlineExceeded, LeaseExpired
 from relax_core.api.reward import Reward
 from relax_core.api.rows import Sample, Score
 from relax_core.api.sink import RunInfo
@@ -51,9 +50,14 @@ class Slow:
         self.changed = threading.Condition()
         self.transport = MemoryTransport(MemoryTransportConfig(), clock=lambda: self.now)
         self.transport.open(plan.columns, plan.consumers)
-        self.transport.take = partial(self.transport.take, seconds=0.03)  # type: ignore[method-assign]
+        self._take, self.transport.take = self.transport.take, self.take  # type: ignore[method-assign]
         self._renew, self.transport.renew = self.transport.renew, self.renew  # type: ignore[method-assign]
         self.ids = [row for group in (0, 1) for row in append_group(self.transport, ledger, group)]
+
+    def take(
+        self, consumer: str, minimum: int = 1, maximum: int = 1, timeout: float = 0.0, seconds: float = 0.0
+    ) -> Lease | None:
+        return self._take(consumer, minimum, maximum, timeout, 0.03)
 
     def renew(self, lease: Lease, seconds: float) -> Lease:
         now = self.now
@@ -70,7 +74,7 @@ class Slow:
                 self.now += 0.02
 
     def all_renewed(self) -> bool:
-        return all(self.renewed.get(key) == self.now for key in self.transport._holdings)
+        return all(self.renewed.get(key) == self.now for key in self.transport._index._holdings)
 
     def write(self, column: ColumnSpec, entries: Sequence[object]) -> None:
         self.transport.write(self.ids, [Column.of(column, entries)])  # type: ignore[arg-type]
@@ -120,6 +124,22 @@ async def test_a_lease_ends_when_it_is_not_held_any_more(slow: Slow) -> None:
     slow.now += 0.04
     with pytest.raises(LeaseExpired):
         slow.transport.ack(lease)
+
+
+def test_a_renewal_that_is_not_answered_in_time_is_made_again(slow: Slow) -> None:
+    answered, late = slow.transport.renew, iter([True, True])
+
+    def renew(lease: Lease, seconds: float) -> Lease:
+        if next(late, False):
+            raise DeadlineExceeded("renew: no answer")
+        return answered(lease, seconds)
+
+    slow.transport.renew = renew  # type: ignore[method-assign]
+    lease = slow.transport.take("reward", 1, 2)
+    assert lease is not None
+    with held(slow.transport, lease):
+        slow.work()
+    slow.transport.ack(lease)
 
 
 async def test_every_role_holds_its_rows_as_long_as_it_works(

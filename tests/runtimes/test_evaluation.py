@@ -28,7 +28,7 @@ def sets(every: int = 2, **chosen: str) -> str:
 def training(finished: Finished) -> list[dict[str, Any]]:
     """Ids, losses, and every step of every task, apart from times and from what is counted of evaluations."""
     lines = [*finished.metrics(), *finished.lines("samples.jsonl"), *finished.lines("ledger.jsonl")]
-    other = ("perf/", "time", "count/eval/")
+    other = ("perf/", "sync/", "time", "count/eval/")
     kept = [line for line in lines if line.get("stream") != "eval"]
     return [{key: value for key, value in line.items() if not key.startswith(other)} for line in kept]
 
