@@ -39,9 +39,10 @@ class ProgressStamp:
     def __init__(self) -> None:
         self._operation, self._deadline, self._steps = "starting", float("inf"), 0
 
-    def begin(self, operation: str, seconds: float) -> None:
-        """The loop begins something that takes at most so long."""
-        self._operation, self._deadline, self._steps = operation, time.monotonic() + seconds, self._steps + 1
+    def begin(self, operation: str, seconds: float, since: float | None = None) -> None:
+        """The loop begins something that takes at most so long, or goes on with what it began before (monotonic)."""
+        began = time.monotonic() if since is None else since
+        self._operation, self._deadline, self._steps = operation, began + seconds, self._steps + 1
 
     def end(self, operation: str) -> None:
         """The loop has ended, well or not."""
@@ -130,13 +131,17 @@ class Front:
         roles = await build_roles(self._front, Surroundings(assignment, state, transport))
         seconds = assignment.config.run.serve.step_timeout
         ended: set[str] = set()
+        busy: dict[str, float] = {}
         moves = 0
         while len(ended) < len(roles):
             for role in roles:
-                self._stamp.begin(f"a step of {role.name}", seconds)
+                self._stamp.begin(f"a step of {role.name}", seconds, busy.get(role.name))
                 progress = await role.step()
                 if progress is Progress.BUSY:
+                    busy.setdefault(role.name, time.monotonic())
                     moves = await _settled_or_moved(role, state, moves)
+                else:
+                    busy.pop(role.name, None)
                 if progress is Progress.DONE:
                     ended.add(role.name)
                 if progress is Progress.WORKED and isinstance(role, Measured):

@@ -20,6 +20,9 @@ def test_a_loop_is_late_when_its_own_deadline_has_passed(monkeypatch: pytest.Mon
     assert stamp.late() == "a step of rollout is 1 s beyond its deadline"
     stamp.begin("a step of rollout", 30.0)
     assert stamp.describe() == {"operation": "a step of rollout", "steps": 2, "late": None}
+    stamp.begin("a step of rollout", 30.0, since=now - 20.0)
+    now += 11.0
+    assert stamp.late() == "a step of rollout is 1 s beyond its deadline", "work that goes on is no new step"
     stamp.end("the stream has ended")
     now += 1e9
     assert stamp.late() is None
