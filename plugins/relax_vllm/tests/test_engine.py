@@ -79,6 +79,11 @@ async def test_one_batch_of_many_temperatures_is_computed_as_the_trainer_does(
             assert np.abs(forward_logprobs(network, each, generation) - generation.logprobs).max() < 1e-4
 
 
+async def gap(probe: Probe, engine: VLLMEngine, trainer: Trainer, version: int) -> float:
+    """What the probe finds."""
+    return probe.compare("vllm", await probe.draw(engine, version), trainer, version)
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 async def test_the_probe_sees_an_output_layer_that_kept_its_weights(
     engine: VLLMEngine, vllm_model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: float
@@ -88,14 +93,14 @@ async def test_the_probe_sees_an_output_layer_that_kept_its_weights(
     # far from each other, so that no earlier weights could pass for these
     trainers = [trainer_of(perturbed(vllm_model_path, 10 + n), tmp_path, tmp_path / str(n)) for n in range(2)]
     version = await publish(engine, trainers[0])
-    assert await probe.check(engine, trainers[0], version) < 1e-4
+    assert await gap(probe, engine, trainers[0], version) < 1e-4
     with monkeypatch.context() as patch:
         patch.setattr("relax_vllm.in_process.repack_output_layers", lambda model: None)
         version = await publish(engine, trainers[1])
         with pytest.raises(WeightSyncError, match="mismatch probe"):
-            await probe.check(engine, trainers[1], version)
+            await gap(probe, engine, trainers[1], version)
     version = await publish(engine, trainers[1])
-    assert await probe.check(engine, trainers[1], version) < 1e-4
+    assert await gap(probe, engine, trainers[1], version) < 1e-4
 
 
 async def test_a_trainer_in_the_same_process_is_not_disturbed(engine: VLLMEngine, vllm_model_path: Path) -> None:
