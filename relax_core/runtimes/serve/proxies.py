@@ -23,7 +23,7 @@ class StateClient:
         self.actor = find_actor(STATE, run_id)
 
     def __call__(self, method: str, *arguments: Any, wait: float = 0.0) -> Any:
-        """The result of a method of :class:`relax_core.runtimes.serve.state.StateActor`."""
+        """The result of a method of :class:`relax_core.runtimes.serve.state_actor.StateActor`."""
         try:
             return call(self.actor, method, *arguments, timeout=wait + CALL_SECONDS)
         except ActorLost:

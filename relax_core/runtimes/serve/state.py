@@ -7,17 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from relax_core.api.errors import RelaxError, TrainingError, WeightSyncError
-from relax_core.checkpoint.run_directory import RunDirectory
 from relax_core.config.run import ServeConfig
 from relax_core.dataflow.ledger import Ledger
-from relax_core.dataflow.staleness import Admission
 from relax_core.metrics.activity import GENERATING, PAUSED, Activity, Beside
 from relax_core.roles.batches import BatchLog
 from relax_core.roles.source import IssuedTask, Source
-from relax_core.runtimes.length import crossed, groups_needed
 from relax_core.runtimes.record import StageFacts
-from relax_core.runtimes.serve.assignment import STATE, Assignment
-from relax_core.runtimes.serve.process import prepare_process
 
 
 class Record(NamedTuple):
@@ -432,39 +427,3 @@ class RunState:
     def _put(self, record: Record) -> None:
         self._records.append(record)
         self._changed.notify_all()
-
-
-class StateActor(RunState):
-    """The state of a run in a process of its own.
-
-    Args:
-        assignment: What the run does; fronts ask for it.
-    """
-
-    def __init__(self, assignment: Assignment) -> None:
-        prepare_process(assignment, STATE)
-        self._assignment = assignment
-        run = assignment.config.run
-        ledger = RunDirectory(assignment.directory).ledger()
-        counted: list[tuple[str, int]] = []
-        dataset = assignment.config.dataset.build(
-            assignment.context(lambda name, amount: counted.append((name, amount)))
-        )
-        admission = Admission(run.batch.tasks, run.max_staleness, run.rollout.surplus)
-        needed = None if run.epochs else groups_needed(assignment.updates, run.batch)
-        source = Source(dataset, assignment.seed, ledger, admission, run.epochs, needed, self.in_publication)
-        intervals = (run.eval.every if run.eval else 0, run.checkpoint.every)
-        super().__init__(
-            source,
-            ledger,
-            assignment.updates,
-            lambda before, now: any(crossed(every, before, now) for every in intervals),
-            run.batch.dropped_in_row_limit,
-            run.serve,
-        )
-        for count in counted:
-            self.count(*count)
-
-    def assignment(self) -> Assignment:
-        """What the run does."""
-        return self._assignment

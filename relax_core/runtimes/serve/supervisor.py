@@ -21,7 +21,7 @@ from relax_core.runtimes.serve.proxies import StateClient
 from relax_core.runtimes.serve.rank_group import RankGroup
 from relax_core.runtimes.serve.recovery import Boundary, StageLost, TrainerPoint, TrainerPoints
 from relax_core.runtimes.serve.restarts import Restarts
-from relax_core.runtimes.serve.state import StateActor
+from relax_core.runtimes.serve.state_actor import StateActor
 from relax_core.runtimes.serve.trainer_ranks import ACTOR, TrainerRanks
 from relax_core.transports.ray.calls import ActorLost, acall, call
 from relax_core.weights.probe import Probe
