@@ -6,13 +6,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from relax_core.api.errors import RelaxError, TrainingError, WeightSyncError
+from relax_core.api.errors import RelaxError, TrainingError
 from relax_core.config.run import ServeConfig
 from relax_core.dataflow.ledger import Ledger
 from relax_core.metrics.activity import GENERATING, PAUSED, Activity, Beside
 from relax_core.roles.batches import BatchLog
 from relax_core.roles.source import IssuedTask, Source
 from relax_core.runtimes.record import StageFacts
+from relax_core.runtimes.serve.weight_versions import WeightVersions
 
 
 class Record(NamedTuple):
@@ -58,13 +59,11 @@ class RunState:
         self._records: deque[Record] = deque()
         self._held = self._over = False
         self._moves = 0
-        self._republished: list[int] = []
         self._dropped: set[int] = set()
         self._reported = 0
-        self._version = self._acknowledged = 0
+        self._versions = WeightVersions()
         self._published: Mapping[str, float] = {}
         self._announced: list[Record] = []
-        self._void: list[int] = []
         self._sampled: dict[int, tuple[int, ...]] = {}
         self._starts: Counter[str] = Counter()
         self._causes: dict[str, str] = {}
@@ -159,7 +158,7 @@ class RunState:
         """Number of the last update of the last batch that was finished, the version that was published last, and the
         last that all engines had."""
         with self._changed:
-            return int(self._batches.counters["updates"]), self._version, self._acknowledged
+            return int(self._batches.counters["updates"]), self._versions.last, self._versions.acknowledged
 
     def begin(self, groups: Sequence[int], counters: Mapping[str, int | float], timeout: float = 0.0) -> bool:
         """A batch starts, unless the run is still held at the deadline; whether it has.
@@ -169,19 +168,11 @@ class RunState:
         """
         with self._changed:
             for group in groups:
-                self._check_sampled(group)
+                self._versions.check(group, self._sampled.get(group, ()))
             free = self._changed.wait_for(lambda: not self._held, timeout)
             if free:
                 self._batches.begin(groups, counters)
             return free
-
-    def _check_sampled(self, group: int) -> None:
-        strange = [version for version in self._sampled.get(group, ()) if not self._is_published(version)]
-        if strange:
-            raise WeightSyncError(
-                f"group {group} was sampled with version {strange[0]}; published were those up to {self._version}, "
-                f"but for {self._void}"
-            )
 
     def finish(self, counters: Mapping[str, int | float]) -> None:
         """The batch that was begun is trained and published."""
@@ -216,35 +207,31 @@ class RunState:
         Versions that were left out are void: the updates that led to them were lost, and made once more.
         """
         with self._changed:
-            self._void += range(self._version + 1, version)
-            self._version = version
+            self._versions.staged(version)
 
     def published(self, version: int, metrics: Mapping[str, float]) -> None:
         """Every engine computes with this version."""
         with self._changed:
-            self._version = max(self._version, version)
-            self._acknowledged, self._published = version, metrics
+            self._versions.arrived(version)
+            self._published = metrics
             self._announce()
             self._move()
 
     def in_publication(self) -> int:
         """Groups of the last batch while its weights are on their way."""
-        return len(self._batches.finished) if self._acknowledged < self._version else 0
+        return len(self._batches.finished) if self._versions.in_flight else 0
 
     def _announce(self) -> None:
         """A batch is over for the controller, which may evaluate, once engines have its weights."""
-        if self._acknowledged >= self._version:
+        if not self._versions.in_flight:
             for record in self._announced:
                 self._put(record)
             self._announced.clear()
 
-    def _is_published(self, version: int) -> bool:
-        return version <= self._version and version not in self._void
-
     def version(self) -> int:
         """Of the trainer's weights, as it published them last."""
         with self._changed:
-            return self._version
+            return self._versions.last
 
     # Telling.
 
@@ -366,8 +353,7 @@ class RunState:
                 "ledger": self._ledger.state(),
                 "actor": dict(self._batches.counters),
                 "rollout": {},
-                "republished": list(self._republished),
-                "versions": {"last": self._version, "void": list(self._void)},
+                **self._versions.state(),
             }
 
     def restore(self, state: Mapping[str, Any], version: int, held: Sequence[int]) -> list[int]:
@@ -386,8 +372,8 @@ class RunState:
             self._ledger.restore(state["ledger"])
             self._batches.begin((), state["actor"])
             self._reported = int(state["actor"]["updates"])
-            self._republished = [*state["republished"], version + 1]
-            self._restore_versions(version, state)
+            self._versions = WeightVersions.restored(version, state, again=True)
+            self._end_if_over()
             unfinished = {group for group, *_ in state["source"]["open"]}
             pending = dict(self._ledger.pending)
             for group in pending.keys() - unfinished - set(held):
@@ -404,12 +390,10 @@ class RunState:
             self._source.reopen(self._ledger.pending)
             self._batches.begin((), state["actor"])
             self._reported = int(state["actor"]["updates"])
-            self._republished = list(state["republished"])
-            self._restore_versions(state["versions"]["last"], state)
+            self._versions = WeightVersions.restored(state["versions"]["last"], state)
+            self._end_if_over()
 
-    def _restore_versions(self, version: int, state: Mapping[str, Any]) -> None:
-        self._version = self._acknowledged = version
-        self._void = list(state.get("versions", {}).get("void", ()))
+    def _end_if_over(self) -> None:
         self._over = self._reported >= self._updates
         if self._over:
             self._put(Record("done"))
@@ -417,7 +401,7 @@ class RunState:
     def republished(self) -> list[int]:
         """Versions that are only another number for the weights before; see :class:`Staleness`."""
         with self._changed:
-            return self._republished
+            return self._versions.republished
 
     def _rollout(self) -> tuple[int, float]:
         return sum(tokens for tokens, _ in self._rollouts.values()), sum(
