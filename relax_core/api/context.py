@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from relax_core.api.encoder import Encoder
+
 
 def _count_nothing(name: str, amount: int = 1) -> None:
     """Counter of a component that runs outside a run."""
@@ -39,6 +41,7 @@ class Context:
         rank: Rank of this instance in its collective group.
         world_size: Size of that group.
         count: ``count(name, amount)`` adds to a counter of the run: caught errors, drops, retries.
+        encoders: Of the run's media, for components that feed a model with them.
     """
 
     run_id: str
@@ -49,3 +52,4 @@ class Context:
     rank: int = 0
     world_size: int = 1
     count: Callable[[str, int], None] = _count_nothing
+    encoders: tuple[Encoder, ...] = ()

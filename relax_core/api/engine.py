@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from relax_core.api.media import Encoded
 from relax_core.api.rows import StopReason
 from relax_core.api.weights import Acknowledgement, Bucket, Manifest
 
@@ -33,6 +34,8 @@ class Capability(StrEnum):
     UPDATE_IN_PLACE = "update_in_place"
     DELTAS = "deltas"
     """Takes publications of kind ``delta``, which name only what changed since its present version."""
+    MEDIA = "media"
+    """Takes images, sound or video with a prompt."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,8 @@ class GenerateRequest:
             the two together. Where draws are a function of seed and place alone, as in the torch engine, they go on,
             and under the same weights the ids are those of a generation that was never aborted.
             ``sampling.max_new_tokens``, and all of the answer, are about new tokens alone.
+        media: In the order of their placeholders in ``prompt_ids``; needs :attr:`Capability.MEDIA`. No placeholder is
+            ever sampled by an engine that has it: its probability is exactly 0.
     """
 
     key: str
@@ -82,6 +87,7 @@ class GenerateRequest:
     request_class: RequestClass = RequestClass.TRAIN
     priority: int = 0
     generated: int = 0
+    media: tuple[Encoded, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+from relax_core.api.media import Medium
+
 Message = Mapping[str, Any]
 
 
@@ -17,12 +19,16 @@ class Task:
         prompt: Plain text, or chat messages in OpenAI's shape (``[{"role": ..., "content": ...}]``).
         label: What a reward compares with; any JSON value.
         metadata: Further JSON values for the reward.
+        media: Images, sound and video, in the order in which the prompt refers to them: with ``<image>``, ``<audio>``
+            and ``<video>`` in a text, with parts ``{"type": "image"}`` and so on in messages. Without media such marks
+            are text like any other.
     """
 
     index: int
     prompt: str | Sequence[Message]
     label: Any = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    media: Sequence[Medium] = ()
 
 
 class StopReason(IntEnum):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from relax_core.api.columns import Column, IntArray, Table
+from relax_core.api.media import Encoded
 
 if TYPE_CHECKING:
     from relax_core.api.algorithm import Loss
@@ -26,12 +27,14 @@ class MicroBatch:
         group_rows: int64 ``[n]``: rows with a trainable token in the row's group, in the whole update.
         group_tokens: int64 ``[n]``: trainable tokens of the row's group, in the whole update.
         temperature: Logits are divided by it before every log-probability and entropy.
+        media: By group, those of each of its rows, in the order of their placeholders; groups without any are absent.
     """
 
     table: Table
     group_rows: IntArray
     group_tokens: IntArray
     temperature: float = 1.0
+    media: Mapping[int, Sequence[Encoded]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

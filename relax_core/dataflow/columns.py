@@ -38,6 +38,10 @@ STOP_REASON = ColumnSpec("stop_reason", "int8", "row")
 TASK = ColumnSpec("task", "uint8", "group", (), ragged=True)
 """The task as UTF-8 JSON."""
 
+MEDIA = ColumnSpec("media", "uint8", "group", (), ragged=True)
+"""Keys of the transport's blobs that hold the group's media, as a UTF-8 JSON list, in the order of their placeholders;
+blobs are :attr:`relax_core.api.media.Encoded.packed`. Written only in runs with encoders."""
+
 REWARD = ColumnSpec("reward", "float64", "row")
 """The trajectory's reward; 0 where ``scored`` is false."""
 

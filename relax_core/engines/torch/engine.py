@@ -39,7 +39,7 @@ class TorchEngine(Engine):
     def __init__(self, config: TorchEngineConfig, context: Context) -> None:
         self._config = config
         self._context = context
-        self.capabilities = frozenset(Capability)
+        self.capabilities = frozenset(Capability) - {Capability.MEDIA}
         self._turns = Turns("the torch engine")
         self._model: CausalModel | None = None
         self._intake = Intake(Inventory())
