@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, Protocol, runtime_checkable
 
 from ray import serve
+from ray.exceptions import RayError
 
 from relax_core.api.errors import DeadlineExceeded, RelaxError, TransportLost
 from relax_core.roles.role import Progress, Role
@@ -22,6 +23,9 @@ LOSSES = (ActorLost, TransportLost, DeadlineExceeded)
 
 WAIT_SECONDS = 20.0
 TELL_SECONDS = 5.0
+LOOK_SECONDS = 2.0
+GONE_SECONDS = 10.0
+"""A run without a state for so long has no controller, which would have ended the fronts, to bring the state back."""
 
 
 @runtime_checkable
@@ -71,6 +75,7 @@ class Front:
         self._front = front
         self._stamp = ProgressStamp()
         threading.Thread(target=self._run, name=front, daemon=True).start()
+        threading.Thread(target=self._leave_with_run, name="leave", daemon=True).start()
 
     async def check_health(self) -> None:
         """Ends this process when the loop hangs, and Serve starts another one. Would only the check fail, the old one
@@ -101,18 +106,25 @@ class Front:
             except Exception as error:
                 self._fail(state, RelaxError(f"{self._front}: {type(error).__name__}: {error}"))
         except LOSSES as error:
-            self._wait_for_controller(error)
+            # Somebody whom the loop needs is gone or silent, which is no fault of its own. The controller brings that
+            # back, and ends this front where the stage goes back; otherwise the loop begins anew in another process.
+            self._stamp.begin(f"waiting for the controller ({error})", WAIT_SECONDS)
 
-    def _wait_for_controller(self, error: RelaxError) -> None:
-        """Somebody whom the loop needs is gone or silent, which is no fault of its own. The controller brings that back
-        and ends this front, where the stage goes back. Otherwise the loop begins anew in another process, or, when
-        the run is gone, the front leaves for good."""
-        self._stamp.begin(f"waiting for the controller ({error})", WAIT_SECONDS)
-        time.sleep(WAIT_SECONDS / 2)
-        try:
-            find_actor(STATE, self._run_id)
-        except ActorLost:
-            serve.delete(application_name(self._run_id, self._front), _blocking=False)
+    def _leave_with_run(self) -> None:
+        """The thread that takes this front's application away when the controller cannot: the state dies with it. The
+        loop may not see that: it may hear of a rank's end first, and tell a state that is still there."""
+        seen = time.monotonic()
+        while True:
+            time.sleep(LOOK_SECONDS)
+            try:
+                find_actor(STATE, self._run_id)
+                seen = time.monotonic()
+            except DeadlineExceeded:
+                seen = time.monotonic()  # the cluster is silent, and says nothing of the run
+            except ActorLost:
+                if time.monotonic() - seen > GONE_SECONDS:
+                    with suppress(RayError, RuntimeError, TimeoutError):  # Serve may be about to start anew
+                        serve.delete(application_name(self._run_id, self._front), _blocking=False)
 
     def _fail(self, state: StateClient, error: RelaxError) -> None:
         self._stamp.end(f"failed: {error}")

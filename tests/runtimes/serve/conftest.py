@@ -33,14 +33,16 @@ BASE: dict[str, Any] = {
 SERVE = {"transport": "ray", "weight_sync": "disk"}
 
 
-def until(what: str, condition: Callable[[], Any]) -> Any:
-    """The first true value of the condition."""
-    deadline = time.monotonic() + DEADLINE
+def until(
+    what: str, condition: Callable[[], Any], seconds: float = DEADLINE, told: Callable[[], object] = lambda: ""
+) -> Any:
+    """The first true value of the condition; ``told`` says why there is none in time."""
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if value := condition():
             return value
         time.sleep(0.1)
-    raise AssertionError(f"{what}: not within {DEADLINE:g} s")
+    raise AssertionError(f"{what}: not within {seconds:g} s {told()}")
 
 
 class Started:
