@@ -8,7 +8,17 @@ from typing import Final
 
 from relax_core.component import Component, hookspec
 
-KINDS: Final = ("trainers", "engines", "algorithms", "transports", "weight_syncs", "sinks", "rewards", "datasets")
+KINDS: Final = (
+    "trainers",
+    "engines",
+    "algorithms",
+    "transports",
+    "weight_syncs",
+    "sinks",
+    "rewards",
+    "datasets",
+    "encoders",
+)
 """All kinds of components; the hook of a kind is ``relax_<kind>``."""
 
 
@@ -55,3 +65,8 @@ def relax_rewards() -> list[Component]:
 @hookspec
 def relax_datasets() -> list[Component]:
     """Datasets yield tasks in an order that can be saved and restored exactly."""
+
+
+@hookspec
+def relax_encoders() -> list[Component]:
+    """Encoders turn images, sound and video into what a model reads, and say how long that is in a prompt."""

@@ -12,11 +12,13 @@ from relax_core.hooks import section
 from relax_core.suggestions import did_you_mean
 
 WELL_KNOWN = {
+    "audio": "relax-audio",
     "grpo": "relax-algos",
     "sft": "relax-algos",
     "megatron": "relax-megatron",
     "sglang": "relax-sglang",
     "transferqueue": "relax-transferqueue",
+    "vision": "relax-vision",
     "vllm": "relax-vllm",
 }
 """Where components live that a configuration may name before their plugin is installed."""

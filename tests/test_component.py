@@ -9,6 +9,7 @@ import pytest
 from relax_core import Component, hooks
 from relax_core.api.algorithm import Algorithm
 from relax_core.api.dataset import Dataset
+from relax_core.api.encoder import Encoder
 from relax_core.api.engine import Engine
 from relax_core.api.reward import Reward
 from relax_core.api.sink import Sink
@@ -27,6 +28,7 @@ CONTRACTS = {
     "sinks": Sink,
     "rewards": Reward,
     "datasets": Dataset,
+    "encoders": Encoder,
 }
 OFFERED = [(kind, found) for kind in hooks.KINDS for found in registry().offers(kind)]
 
@@ -66,4 +68,5 @@ def test_a_kind_is_selected_by_its_singular() -> None:
         "sink",
         "reward",
         "dataset",
+        "encoder",
     ]

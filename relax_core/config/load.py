@@ -174,6 +174,7 @@ def _assemble(source: str, run: RunSections, selected: _Selection) -> RunConfig:
         dataset=dataset,
         rewards=rewards,
         sinks=selected[("sinks",)],
+        encoders=selected.get(("encoders",), ()),
         eval_sets=tuple(eval_set(name, settings) for name, settings in held_out.items()),
         warmup_algorithm=one("warmup", "algorithm") if warmup else None,
         warmup_dataset=warmup_dataset if warmup else None,

@@ -46,6 +46,7 @@ class RunConfig:
         dataset: Tasks of the main stage.
         rewards: Rewards of the main stage; empty for an algorithm that does without.
         sinks: Receivers of metrics.
+        encoders: Of media; empty for text alone.
         eval_sets: What is evaluated; empty without an evaluation.
         warmup_algorithm: Algorithm of the warm-up; like the next two ``None`` where ``run.warmup.updates`` is 0.
         warmup_dataset: Tasks of the warm-up, the run's own where it names none.
@@ -62,6 +63,7 @@ class RunConfig:
     dataset: Selected
     rewards: tuple[Selected, ...]
     sinks: tuple[Selected, ...]
+    encoders: tuple[Selected, ...]
     eval_sets: tuple[EvalSet, ...]
     warmup_algorithm: Selected | None
     warmup_dataset: Selected | None
@@ -88,6 +90,8 @@ class RunConfig:
         if self.rewards:
             document["reward"] = [reward.resolved() for reward in self.rewards]
         document["sinks"] = [sink.resolved() for sink in self.sinks]
+        if self.encoders:
+            document["encoders"] = [encoder.resolved() for encoder in self.encoders]
         for held_out in self.eval_sets:
             place = document["eval"]["sets"][held_out.name] if held_out.name else document["eval"]
             place |= held_out.resolved()

@@ -42,6 +42,7 @@ SECTIONS: Final = (
     Section(("dataset",), "datasets"),
     Section(("reward",), "rewards", many=True, base=RewardConfig),
     Section(("sinks",), "sinks", many=True),
+    Section(("encoders",), "encoders", many=True),
     Section(("eval", "dataset"), "datasets"),
     Section(("eval", "reward"), "rewards", many=True, base=RewardConfig),
     Section(("eval", "sets", EACH, "dataset"), "datasets"),

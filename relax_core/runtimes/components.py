@@ -13,6 +13,7 @@ from relax_core.config.base import RewardConfig, TrainerConfig
 from relax_core.config.load import RunConfig, Selected
 from relax_core.config.run import SamplingConfig
 from relax_core.dataflow.plan import Plan
+from relax_core.media.encoders import with_encoders
 from relax_core.models.initialise import initialise_model
 from relax_core.models.loading import loading
 from relax_core.models.prompts import PromptCodec
@@ -85,14 +86,14 @@ class Builder:
         return self._started(self.config.trainer, source)
 
     def _started(self, selected: Selected, source: ModelSource) -> Trainer:
-        trainer: Trainer = selected.build(replace(self.context, model=source))
+        trainer: Trainer = selected.build(self._model_context(source))
         with loading(source.path):
             trainer.start()
         return trainer
 
     async def engine(self, path: Path, apart: bool = False) -> Engine:
         """A started engine with the folder's weights; in a process of its own where it is to run beside a trainer."""
-        selected, context = self.config.engine, replace(self.context, model=self.model_source(path))
+        selected, context = self.config.engine, self._model_context(self.model_source(path))
         engine: Engine
         if apart:
             from relax_core.engines.process.engine import ProcessEngine
@@ -103,6 +104,10 @@ class Builder:
         with loading(path):
             await engine.start()
         return engine
+
+    def _model_context(self, source: ModelSource) -> Context:
+        """What a component is given that holds a model."""
+        return with_encoders(replace(self.context, model=source), self.config.encoders)
 
     def codec(self, path: Path) -> PromptCodec:
         """The folder's tokenizer, seen to be one: without its files transformers makes one that knows no text."""

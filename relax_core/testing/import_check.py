@@ -34,6 +34,7 @@ BASES = {
     "sinks": "relax_core.api.sink:Sink",
     "rewards": "relax_core.api.reward:Reward",
     "datasets": "relax_core.api.dataset:Dataset",
+    "encoders": "relax_core.api.encoder:Encoder",
 }
 """The abstract class of each kind."""
 

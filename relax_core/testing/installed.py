@@ -16,6 +16,7 @@ import pytest
 from relax_core.api.algorithm import Algorithm
 from relax_core.api.context import Context, ModelSource
 from relax_core.api.dataset import Dataset
+from relax_core.api.encoder import Encoder
 from relax_core.api.engine import Engine
 from relax_core.api.errors import RewardError, TransportError
 from relax_core.api.reward import Reward
@@ -30,6 +31,7 @@ from relax_core.engines.torch.engine import TorchEngine
 from relax_core.registry import load_target, registry
 from relax_core.testing.algorithm import AlgorithmContract
 from relax_core.testing.dataset import DatasetContract
+from relax_core.testing.encoder import EncoderContract, model_that_sees_and_hears
 from relax_core.testing.engine import EngineContract, EngineFactory
 from relax_core.testing.models import tiny_model
 from relax_core.testing.reward import RewardContract, run
@@ -143,6 +145,15 @@ class InstalledDataset(Installed, DatasetContract):
     @pytest.fixture
     def other(self) -> Dataset:
         pytest.skip("what other tasks it could have is not known here")
+
+
+class InstalledEncoder(Installed, EncoderContract):
+    """For a model of which there is no more than its configuration; of arrays, which every encoder reads."""
+
+    @pytest.fixture
+    def encoder(self, tmp_path: Path) -> Encoder:
+        encoder: Encoder = self.subject.build(tmp_path, model_that_sees_and_hears(tmp_path))
+        return encoder
 
 
 class InstalledSink(Installed, SinkContract):
@@ -259,6 +270,7 @@ SUITES: Mapping[str, type[Installed]] = {
     "sinks": InstalledSink,
     "rewards": InstalledReward,
     "datasets": InstalledDataset,
+    "encoders": InstalledEncoder,
 }
 """The suite of each kind."""
 

@@ -1,0 +1,1 @@
+"""Media of tasks on their way to a model."""
