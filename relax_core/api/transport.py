@@ -50,7 +50,7 @@ class Transport(ABC):
 
     A group is ready for a consumer when it is closed, not dropped, and every column the consumer reads is present on
     all its rows. Each consumer gets each group once, unless a lease is returned or expires. A group is forgotten when
-    every consumer has acknowledged it or when it is dropped.
+    every consumer has acknowledged it or when it is dropped; blobs that no other group holds go with it.
     """
 
     def __init__(self, config: Any, context: Any) -> None: ...
@@ -157,16 +157,17 @@ class Transport(ABC):
         """The holder of this consumer's leases is dead: all are given back, and whoever still waits gets nothing."""
 
     @abstractmethod
-    def put_blob(self, data: bytes) -> str:
-        """Stores bytes under their SHA-256 and adds one reference; equal bytes are stored and counted once."""
+    def put_blob(self, data: bytes, group: int) -> str:
+        """Stores bytes under their SHA-256, which is returned, as long as a group is there that holds them.
+
+        The group holds them from now on, also before it has a row, and however often this is called. Equal bytes are
+        stored and counted once. A group that is gone holds nothing: then this stores nothing. A blob never waits for
+        room: it counts as soon as a group that holds it has rows, and their ``append`` waits for both.
+        """
 
     @abstractmethod
     def get_blob(self, key: str) -> bytes:
-        """The bytes of a blob; ``TransportError`` for an unknown key."""
-
-    @abstractmethod
-    def release_blob(self, key: str) -> None:
-        """Takes one reference away; the last one frees the bytes."""
+        """The bytes of a blob; ``TransportError`` for a key that no group holds."""
 
     @abstractmethod
     def snapshot(self) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from relax_core.api.columns import Column, IntArray, Table
 from relax_core.api.errors import EndOfStream, LeaseExpired
 from relax_core.api.transport import Lease
+from relax_core.transports.memory.blobs import blob_key
 from relax_core.transports.memory.transport import MemoryTransport
 
 
@@ -74,14 +75,16 @@ class NeverFull(MemoryTransport):
         super().__init__(config.model_copy(update={"capacity_bytes": 0}), *more, **options)
 
 
-class CountsReferences(MemoryTransport):
-    """Every reference to a blob as bytes of its own."""
-
-    references = 0
-
-    def put_blob(self, data: bytes) -> str:
-        self.references += len(data)
-        return super().put_blob(data)
+class CountsHolds(MemoryTransport):
+    """Every hold on a blob as bytes of its own."""
 
     def depth(self) -> Mapping[str, int]:
-        return {**super().depth(), "bytes": self.references}
+        blobs = self._index.blobs
+        again = sum(blob.nbytes * (len(blob.holders) - 1) for blob in blobs.held.values())
+        return {**super().depth(), "bytes": super().depth()["bytes"] + again}
+
+
+class HoldsForTheGone(MemoryTransport):
+    def put_blob(self, data: bytes, group: int) -> str:
+        self._index.blobs.put(key := blob_key(data), data, len(data), [group])
+        return key

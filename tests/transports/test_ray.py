@@ -106,7 +106,7 @@ def test_a_cluster_that_does_not_answer_is_an_error_at_the_deadline(monkeypatch:
     forever.set()
 
 
-@pytest.mark.parametrize(("use", "tries"), [("depth", 2), ("finish", 2), ("close_group", 1), ("put_blob", 1)])
+@pytest.mark.parametrize(("use", "tries"), [("depth", 2), ("finish", 2), ("close_group", 1), ("put_blob", 2)])
 def test_only_calls_that_may_be_made_twice_are_repeated(monkeypatch: pytest.MonkeyPatch, use: str, tries: int) -> None:
     answers: list[Any] = [ActorUnavailable("the connection broke"), "done"]
 
@@ -117,7 +117,7 @@ def test_only_calls_that_may_be_made_twice_are_repeated(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(server_module, "find_actor", lambda *_: None)
     monkeypatch.setattr(server_module, "call", answer)
-    arguments = {"close_group": (1,), "put_blob": (b"",)}.get(use, ())
+    arguments = {"close_group": (1,), "put_blob": (b"", 1)}.get(use, ())
     outcome = nullcontext() if tries == 2 else pytest.raises(TransportError, match=f"{use} may have")
     with outcome:
         getattr(make(), use)(*arguments)

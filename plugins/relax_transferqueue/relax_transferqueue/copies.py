@@ -33,7 +33,7 @@ def filled(
     groups = {key: loaded(group, group.cells, found) for key, group in held.groups.items()}
     copies: Blobs[bytes] = Blobs()
     for key, blob in blobs.held.items():
-        copies.put(key, found[blob.data, BLOB].tobytes(), blob.nbytes, blob.references)
+        copies.put(key, found[blob.data, BLOB].tobytes(), blob.nbytes, blob.holders)
     return Held(groups, held.gone, held.dropped, held.finished), copies
 
 
@@ -45,7 +45,7 @@ def emptied(held: Held[Column], blobs: Blobs[bytes], new_row: Callable[[], str])
     for key, blob in blobs.held.items():
         row = new_row()
         rows[row] = {BLOB: np.frombuffer(blob.data, np.uint8)}
-        places.put(key, row, blob.nbytes, blob.references)
+        places.put(key, row, blob.nbytes, blob.holders)
     return Emptied(Held(groups, held.gone, held.dropped, held.finished), places, rows)
 
 

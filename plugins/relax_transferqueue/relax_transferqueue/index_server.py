@@ -33,6 +33,8 @@ class IndexServer:
         self._index: Index[Stored] = Index(Declarations.of(declared), capacity, self._changed.notify_all)
         self._rows: dict[int, set[str]] = {}
         """Of each held group."""
+        self._blob_rows: dict[str, str] = {}
+        """By key of the blob."""
         self._garbage: list[str] = []
         self._kept_until = 0.0
 
@@ -135,17 +137,20 @@ class IndexServer:
 
     # Blobs.
 
-    def hold_blob(self, key: str) -> bool:
-        """Adds a reference to a blob that is here already; whether it is."""
+    def hold_blob(self, key: str, group: int) -> bool:
+        """See :meth:`Index.hold_blob`."""
         with self._changed:
-            return self._index.blobs.hold(key)
+            return self._index.hold_blob(key, group)
 
-    def put_blob(self, key: str, row: str, nbytes: int) -> Answer:
-        """Adds a reference to a blob, whose bytes are in ``row``, unless another has brought it meanwhile."""
+    def put_blob(self, key: str, row: str, nbytes: int, group: int) -> Answer:
+        """See :meth:`Transport.put_blob`; the bytes are in ``row``, which is garbage where another has brought them."""
         with self._changed:
-            self._index.blobs.put(key, row, nbytes)
-            if self._index.blobs.get(key) != row:
+            self._index.put_blob(key, row, nbytes, group)
+            blob = self._index.blobs.held.get(key)
+            if blob is None or blob.data != row:
                 self._garbage.append(row)
+            else:
+                self._blob_rows[key] = row
             return self._answer()
 
     def blob_row(self, key: str) -> str:
@@ -153,15 +158,6 @@ class IndexServer:
         with self._changed:
             row: str = self._index.blobs.get(key)
             return row
-
-    def release_blob(self, key: str) -> Answer:
-        """See :meth:`Transport.release_blob`."""
-        with self._changed:
-            row = self._index.blobs.get(key)
-            self._index.release_blob(key)
-            if key not in self._index.blobs.held:
-                self._garbage.append(row)
-            return self._answer()
 
     # The whole.
 
@@ -180,7 +176,8 @@ class IndexServer:
     def restore(self, held: Held[Stored], blobs: Blobs[str]) -> Answer:
         """See :meth:`Index.restore`."""
         with self._changed:
-            self._garbage += [blob.data for blob in self._index.blobs.held.values()]
+            self._garbage += self._blob_rows.values()
+            self._blob_rows = {key: blob.data for key, blob in blobs.held.items()}
             for rows in self._rows.values():
                 self._garbage += rows
             self._rows = {key: rows_of(group) for key, group in held.groups.items()}
@@ -207,6 +204,8 @@ class IndexServer:
     def _answer(self, result: Any = None) -> Answer:
         for key in self._rows.keys() - self._index.held.groups.keys():
             self._garbage += self._rows.pop(key)
+        for blob in self._blob_rows.keys() - self._index.blobs.held.keys():
+            self._garbage.append(self._blob_rows.pop(blob))
         if time.monotonic() < self._kept_until:
             return result, []
         garbage, self._garbage = self._garbage, []

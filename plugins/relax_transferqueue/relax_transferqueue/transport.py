@@ -136,22 +136,19 @@ class TransferQueueTransport(Transport):
 
     # Blobs.
 
-    def put_blob(self, data: bytes) -> str:
+    def put_blob(self, data: bytes, group: int) -> str:
         key = blob_key(data)
-        if not self._server.call("hold_blob", key):
+        if not self._server.call("hold_blob", key, group, repeatable=True):
             row = new_row()
             self._queue.put({row: {BLOB: np.frombuffer(data, np.uint8)}})
-            self._ask("put_blob", key, row, len(data))
+            self._ask("put_blob", key, row, len(data), group, repeatable=True)
         return key
 
     def get_blob(self, key: str) -> bytes:
         row: str = self._server.call("blob_row", key, repeatable=True)
         data: bytes = self._queue.get({row: {BLOB}})[row, BLOB].tobytes()
-        self._server.call("blob_row", key, repeatable=True)  # Nobody has released it while it was read.
+        self._server.call("blob_row", key, repeatable=True)  # Its last holder has not gone while it was read.
         return data
-
-    def release_blob(self, key: str) -> None:
-        self._ask("release_blob", key)
 
     # The whole.
 

@@ -37,8 +37,8 @@ def test_what_nobody_needs_any_more_is_cleared(ends: Any) -> None:
     transport.append(0, token_rows(0, (2, 3)), close=True, repeat=True)
     transport.drop([2])
     reward(transport, [*ids[0], *ids[2]])
-    keys = [transport.put_blob(data) for data in (b"picture", b"picture", b"sound")]
-    transport.release_blob(keys[0])
+    for data, group in ((b"picture", 0), (b"picture", 1), (b"sound", 1), (b"sound", 2)):
+        transport.put_blob(data, group)
     wait_until_there_are(5, run_id)  # two appends, one write, two blobs
     snapshot = transport.snapshot()
     transport.restore(snapshot)
@@ -46,8 +46,6 @@ def test_what_nobody_needs_any_more_is_cleared(ends: Any) -> None:
     reward(transport, ids[1])
     for name in ("rewarder", "actor"):
         transport.ack(taken(transport.take(name, 2, 2)))
-    for key in keys[1:]:
-        transport.release_blob(key)
     wait_until_there_are(0, run_id)
 
 

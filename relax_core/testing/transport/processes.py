@@ -122,11 +122,12 @@ class ProcessRules(TransportFixtures):
     ) -> None:
         transport = make_transport(capacity_bytes=1024)
         transport.open(COLUMNS, (REWARDER,))
-        key = transport.put_blob(bytes(1000))
+        transport.put_blob(bytes(800), 0)
+        add_group(transport, 0)
         (producer,) = peers.get(1)
         with pytest.raises(DeadlineExceeded, match="group 5"):
             producer.run(connect(transport), works.call, "append", 5, token_rows(5, (2, 3)), None, 0.1)
-        transport.release_blob(key)
+        transport.drop([0])
         producer.run(connect(transport), works.call, "append", 5, token_rows(5, (2, 3)), None, 0.1, True)
         lease = taken(transport.take("rewarder"))
         transport.ack(lease)
@@ -138,15 +139,16 @@ class ProcessRules(TransportFixtures):
     ) -> None:
         (peer,) = peers.get(1)
         picture = bytes(range(256)) * 4096
-        key = peer.run(connect(transport), works.call, "put_blob", picture)
-        assert transport.put_blob(picture) == key
+        key = peer.run(connect(transport), works.call, "put_blob", picture, 1)
+        assert transport.put_blob(picture, 2) == key
         assert transport.depth()["bytes"] == len(picture), "counted once, whoever put it"
-        transport.release_blob(key)
         assert peer.run(connect(transport), works.call, "get_blob", key) == picture
         peer.kill()
         assert transport.get_blob(key) == picture
+        for group in (1, 2):
+            add_group(transport, group)
         (other,) = peers.get(1)
-        other.run(connect(transport), works.call, "release_blob", key)
+        other.run(connect(transport), works.call, "drop", [1, 2])
         assert transport.depth()["bytes"] == 0
         with pytest.raises(TransportError, match=key):
             transport.get_blob(key)

@@ -68,10 +68,10 @@ class ServerRules(TransportFixtures):
 
     @staticmethod
     def _fill(transport: Transport) -> tuple[Any, Lease, str]:
-        """One group on lease, one that nobody may take yet, and a blob that leaves no room for more."""
+        """A group on lease that is not ready for the actor, and has a blob that leaves no room for another one."""
+        key = transport.put_blob(bytes(1900), 0)
         ids = add_group(transport, 0)
-        lease = taken(transport.take("rewarder"))
-        return ids, lease, transport.put_blob(bytes(2048))
+        return ids, taken(transport.take("rewarder")), key
 
 
 def _calls(transport: Transport, ids: Any, lease: Lease, key: str) -> list[Callable[[], Any]]:
@@ -87,9 +87,8 @@ def _calls(transport: Transport, ids: Any, lease: Lease, key: str) -> list[Calla
         partial(transport.ack, lease),
         partial(transport.nack, lease),
         partial(transport.reclaim, "rewarder"),
-        partial(transport.put_blob, b"sound"),
+        partial(transport.put_blob, b"sound", 1),
         partial(transport.get_blob, key),
-        partial(transport.release_blob, key),
         partial(transport.restore, {}),
         transport.finish,
         transport.snapshot,

@@ -42,17 +42,26 @@ class StorageRules(TransportFixtures):
         _append_while(transport, 2, lambda: transport.ack(taken(transport.take("rewarder"))))
         assert transport.depth()["rows"] == 4
 
-    def test_drop_and_released_blobs_make_room(self, make_transport: MakeTransport) -> None:
-        size = self._bytes_of_a_group(make_transport)
-        transport = make_transport(capacity_bytes=2 * size)
+    def test_drop_makes_room(self, make_transport: MakeTransport) -> None:
+        transport = make_transport(capacity_bytes=2 * self._bytes_of_a_group(make_transport))
         transport.open(COLUMNS, (REWARDER,))
-        key = transport.put_blob(bytes(size + 1))
-        with pytest.raises(DeadlineExceeded):
-            add_group(transport, 0)
-        _append_while(transport, 0, lambda: transport.release_blob(key))
+        add_group(transport, 0)
         add_group(transport, 1)
         _append_while(transport, 2, lambda: transport.drop([0]))
         assert transport.depth()["groups"] == 2
+
+    def test_blobs_take_room_while_their_group_is_there(self, make_transport: MakeTransport) -> None:
+        size = self._bytes_of_a_group(make_transport)
+        transport = make_transport(capacity_bytes=3 * size)
+        transport.open(COLUMNS, (REWARDER,))
+        for group in range(3):  # together more than there is room for, and no group is there
+            transport.put_blob(bytes([group]) * (size + 1), group)
+        add_group(transport, 0)
+        with pytest.raises(DeadlineExceeded):
+            add_group(transport, 1)
+        _append_while(transport, 1, lambda: transport.ack(taken(transport.take("rewarder"))))
+        _append_while(transport, 2, lambda: transport.drop([1]))
+        assert transport.depth()["bytes"] == 2 * size + 1
 
     def test_a_group_that_can_never_fit_is_refused_at_once(self, make_transport: MakeTransport) -> None:
         transport = make_transport(capacity_bytes=self._bytes_of_a_group(make_transport))
@@ -60,6 +69,10 @@ class StorageRules(TransportFixtures):
         add_group(transport, 0, close=False)
         with pytest.raises(TransportError, match="capacity"):
             transport.append(0, token_rows(0, (1,))[:2], timeout=DEADLINE)
+        transport.drop([0])
+        transport.put_blob(b"x", 1)
+        with pytest.raises(TransportError, match="capacity"):
+            transport.append(1, token_rows(1, (2, 3)), timeout=DEADLINE)
 
     @staticmethod
     def _bytes_of_a_group(make_transport: MakeTransport) -> int:
@@ -86,16 +99,35 @@ class StorageRules(TransportFixtures):
         assert (depth["groups"], depth["rows"], depth["ready/rewarder"], depth["ready/actor"]) == (2, 4, 2, 1)
 
     def test_equal_blobs_are_counted_once(self, transport: Transport) -> None:
-        key = transport.put_blob(b"picture")
-        assert transport.put_blob(b"picture") == key
+        key = transport.put_blob(b"picture", 1)
+        assert transport.put_blob(b"picture", 2) == transport.put_blob(b"picture", 1) == key
         assert transport.depth()["bytes"] == len(b"picture")
-        transport.release_blob(key)
-        assert transport.get_blob(key) == b"picture", "one reference is left"
-        transport.release_blob(key)
+        assert transport.get_blob(key) == b"picture"
+
+    def test_a_blob_is_there_as_long_as_a_group_that_holds_it(self, transport: Transport) -> None:
+        keys = [transport.put_blob(b"picture", 1), transport.put_blob(b"picture", 1), transport.put_blob(b"sound", 2)]
+        assert transport.put_blob(b"picture", 2) == keys[0]
+        for group in (1, 2):
+            reward(transport, add_group(transport, group))
+        transport.drop([1])
+        assert transport.get_blob(keys[0]) == b"picture", "the other group holds it"
+        for name in ("rewarder", "actor"):
+            assert transport.get_blob(keys[2]) == b"sound", "one consumer has not acknowledged its group yet"
+            transport.ack(taken(transport.take(name)))
         assert transport.depth()["bytes"] == 0
-        for use in (transport.get_blob, transport.release_blob):
+        for key in keys:
             with pytest.raises(TransportError, match=key):
-                use(key)
+                transport.get_blob(key)
+
+    def test_a_group_that_is_gone_holds_no_blob(self, transport: Transport) -> None:
+        add_group(transport, 1)
+        transport.drop([1])
+        key = transport.put_blob(b"picture", 1)
+        assert transport.depth()["bytes"] == 0
+        with pytest.raises(TransportError, match=key):
+            transport.get_blob(key)
+        assert transport.put_blob(b"picture", 2) == key
+        assert transport.get_blob(key) == b"picture"
 
     def test_a_snapshot_holds_everything_but_leases(self, make_transport: MakeTransport, transport: Transport) -> None:
         ids = {group: add_group(transport, group) for group in range(4)}
@@ -104,7 +136,7 @@ class StorageRules(TransportFixtures):
         transport.ack(taken(transport.take("rewarder")))
         taken(transport.take("rewarder"))
         transport.drop([3])
-        key = transport.put_blob(b"sound")
+        keys = [transport.put_blob(data, group) for data, group in ((b"sound", 1), (b"sound", 4), (b"picture", 2))]
         snapshot = transport.snapshot()
         _assert_plain(snapshot, "snapshot")
         reward(transport, ids[2][:1])
@@ -113,13 +145,12 @@ class StorageRules(TransportFixtures):
         copy.restore(snapshot)
         assert copy.depth()["rows"] == 8
         assert copy.depth()["bytes"] > 8 * 2 * 10, "restored rows are counted in bytes"
-        self._check_copy(copy, ids, open_ids)
-        assert copy.get_blob(key) == b"sound"
-        copy.release_blob(key)
-        assert copy.depth()["bytes"] == 0
+        assert copy.get_blob(keys[2]) == b"picture"
+        self._check_copy(copy, ids, open_ids, keys[0])
+        assert copy.depth()["bytes"] == 0, "blobs go with the groups that hold them"
 
     @staticmethod
-    def _check_copy(copy: Transport, ids: dict[int, IntArray], open_ids: IntArray) -> None:
+    def _check_copy(copy: Transport, ids: dict[int, IntArray], open_ids: IntArray, blob: str) -> None:
         with pytest.raises(TransportError, match="already"):
             reward(copy, ids[2][1:])
         reward(copy, [*ids[2][:1], *ids[3]], 3.5)
@@ -139,6 +170,7 @@ class StorageRules(TransportFixtures):
         with pytest.raises(EndOfStream):
             copy.take("rewarder")
         assert copy.take("actor") is None
+        assert copy.get_blob(blob) == b"sound"
         copy.drop([4])
         reward(copy, open_ids)
 
@@ -155,7 +187,7 @@ class StorageRules(TransportFixtures):
         empty = transport.snapshot()
         add_group(transport, 1)
         lease = taken(transport.take("rewarder"))
-        transport.put_blob(b"x")
+        transport.put_blob(b"x", 1)
         transport.restore(empty)
         assert set(transport.depth().values()) == {0}
         with pytest.raises(LeaseExpired):

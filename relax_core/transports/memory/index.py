@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic
+from typing import Any, Generic
 
 from relax_core.api.columns import NO_VERSION
 from relax_core.api.errors import DeadlineExceeded, EndOfStream, LeaseExpired, TransportError
@@ -200,12 +200,18 @@ class Index(Generic[P]):
         first = min([holding.expires for holding in self._holdings.values()], default=math.inf)
         return max(0.001, first - self._clock())
 
-    # The whole.
+    # Blobs.
 
-    def release_blob(self, key: str) -> None:
-        """Takes a reference to a blob away."""
-        self.blobs.release(key)
-        self._changed()
+    def hold_blob(self, key: str, group: int) -> bool:
+        """Whether a group holds a blob now, or never will: then its bytes need not be brought."""
+        return group in self.held.gone or self.blobs.hold(key, group)
+
+    def put_blob(self, key: str, data: Any, nbytes: int, group: int) -> None:
+        """See :meth:`relax_core.api.transport.Transport.put_blob`."""
+        if group not in self.held.gone:
+            self.blobs.put(key, data, nbytes, [group])
+
+    # The whole.
 
     def restore(self, held: Held[P], blobs: Blobs) -> None:
         """Replaces everything; no consumer has been offered a group of ``held``."""
@@ -266,11 +272,14 @@ class Index(Generic[P]):
     def _fits(self, group: Group[P], size: int) -> bool:
         if not self._capacity:
             return True
-        if group.nbytes + size > self._capacity:
+        needed = group.nbytes + size + self.blobs.nbytes_of({group.key})
+        if needed > self._capacity:
             raise TransportError(
-                f"group {group.key} would have {group.nbytes + size} bytes; capacity_bytes is {self._capacity}"
+                f"group {group.key} would have {needed} bytes, its blobs included; capacity_bytes is {self._capacity}"
             )
-        return self._nbytes + self.blobs.nbytes + size <= self._capacity
+        # Blobs of groups that wait here for room, too, must not keep each other out.
+        blobs = self.blobs.nbytes_of({*self.held.groups, group.key})
+        return self._nbytes + blobs + size <= self._capacity
 
     def _settle(self, group: Group[P], names: Iterable[str]) -> None:
         group.settle(names)
@@ -288,6 +297,7 @@ class Index(Generic[P]):
         del self.held.groups[group.key]
         self.held.gone.add(group.key)
         self._nbytes -= group.nbytes
+        self.blobs.leave(group.key)
         self._changed()
 
     def _enough(self, consumer: str, minimum: int) -> bool:

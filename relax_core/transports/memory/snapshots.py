@@ -22,7 +22,7 @@ def snapshot_of(declared: Declarations, held: Held[Column], blobs: Blobs[bytes])
         **_declarations(declared),
         **_rows(held.groups.values(), declared),
         "blobs": {key: np.frombuffer(blob.data, np.uint8) for key, blob in blobs.held.items()},
-        "blob_references": {key: blob.references for key, blob in blobs.held.items()},
+        "blob_holders": {key: np.array(sorted(blob.holders), np.int64) for key, blob in blobs.held.items()},
         "finished": held.finished,
         "gone_below": held.gone.below,
         "gone_beyond": np.array(sorted(held.gone.beyond), np.int64),
@@ -41,7 +41,7 @@ def restored(snapshot: Mapping[str, Any], declared: Declarations) -> tuple[Held[
             raise TransportError(f"the snapshot was taken with other {kind}: {snapshot.get(kind)}, here {here}")
     blobs: Blobs[bytes] = Blobs()
     for key, data in snapshot["blobs"].items():
-        blobs.put(key, data.tobytes(), data.nbytes, int(snapshot["blob_references"][key]))
+        blobs.put(key, data.tobytes(), data.nbytes, snapshot["blob_holders"][key].tolist())
     gone = IdSet(int(snapshot["gone_below"]), snapshot["gone_beyond"].tolist())
     dropped = set(snapshot["dropped"].tolist())
     return Held(_groups_of(snapshot, declared), gone, dropped, bool(snapshot["finished"])), blobs

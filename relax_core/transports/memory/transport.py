@@ -138,20 +138,16 @@ class MemoryTransport(Transport):
 
     # Blobs.
 
-    def put_blob(self, data: bytes) -> str:
+    def put_blob(self, data: bytes, group: int) -> str:
         key = blob_key(data)
         with self._changed:
-            self._index.blobs.put(key, bytes(data), len(data))
+            self._index.put_blob(key, bytes(data), len(data), group)
         return key
 
     def get_blob(self, key: str) -> bytes:
         with self._changed:
             data: bytes = self._index.blobs.get(key)
         return data
-
-    def release_blob(self, key: str) -> None:
-        with self._changed:
-            self._index.release_blob(key)
 
     # The whole.
 

@@ -86,16 +86,13 @@ class RayTransport(Transport):
     def reclaim(self, consumer: str) -> None:
         self._server.call("reclaim", consumer, repeatable=True)
 
-    def put_blob(self, data: bytes) -> str:
-        key: str = self._server.call("put_blob", data)
+    def put_blob(self, data: bytes, group: int) -> str:
+        key: str = self._server.call("put_blob", data, group, repeatable=True)
         return key
 
     def get_blob(self, key: str) -> bytes:
         data: bytes = self._server.call("get_blob", key, repeatable=True)
         return data
-
-    def release_blob(self, key: str) -> None:
-        self._server.call("release_blob", key)
 
     def snapshot(self) -> Mapping[str, Any]:
         snapshot: Mapping[str, Any] = self._server.call("snapshot", repeatable=True)

@@ -46,7 +46,7 @@ class Service:
             for call in (
                 *(self.append, self.write, self.close_group, self.drop, self.finish),
                 *(self.take, self.fetch, self.renew, self.ack, self.nack, self.reclaim),
-                *(self.hold_blob, self.put_blob, self.get_blob, self.release_blob),
+                *(self.hold_blob, self.put_blob, self.get_blob),
                 *(self.snapshot, self.restore, self.depth),
             )
         }
@@ -131,20 +131,17 @@ class Service:
     def reclaim(self, end: End, consumer: str) -> None:
         self._index.reclaim(consumer)
 
-    def hold_blob(self, end: End, key: str) -> bool:
-        """Adds a reference to a blob, if it is here."""
-        return self._index.blobs.hold(key)
+    def hold_blob(self, end: End, key: str, group: int) -> bool:
+        """See :meth:`relax_core.transports.memory.index.Index.hold_blob`."""
+        return self._index.hold_blob(key, group)
 
-    def put_blob(self, end: End, key: str, arena: int, start: int, nbytes: int) -> None:
-        self._index.blobs.put(key, self._block(end, arena, start), nbytes)
+    def put_blob(self, end: End, key: str, group: int, arena: int, start: int, nbytes: int) -> None:
+        self._index.put_blob(key, self._block(end, arena, start), nbytes, group)
 
     def get_blob(self, end: End, key: str) -> list[int]:
         """The answer to unpin, arena, start and size."""
         block: Block = self._index.blobs.get(key)
         return [end.pin({block}), block.arena.key, block.start, self._index.blobs.held[key].nbytes]
-
-    def release_blob(self, end: End, key: str) -> None:
-        self._index.release_blob(key)
 
     def snapshot(self, end: End) -> list[Any]:
         """The answer to unpin and everything there is."""
@@ -154,7 +151,10 @@ class Service:
         return [
             end.pin(blocks | {blob.data for blob in blobs.values()}),
             [group_state(group, Reference.state) for group in held.groups.values()],
-            [[key, blob.data.arena.key, blob.data.start, *blob[1:]] for key, blob in blobs.items()],
+            [
+                [key, list(blob.holders), blob.data.arena.key, blob.data.start, blob.nbytes]
+                for key, blob in blobs.items()
+            ],
             [held.gone.below, list(held.gone.beyond), list(held.dropped), held.finished],
         ]
 
@@ -163,8 +163,8 @@ class Service:
         specs = self._declared.schema.specs
         found: list[Group[Reference]] = [group_of(group, specs, partial(self._reference, end)) for group in groups]
         kept: Blobs[Block] = Blobs()
-        for key, arena, start, nbytes, references in blobs:
-            kept.put(key, self._block(end, arena, start), nbytes, references)
+        for key, holders, arena, start, nbytes in blobs:
+            kept.put(key, self._block(end, arena, start), nbytes, holders)
         below, beyond, dropped, finished = rest
         held = Held({group.key: group for group in found}, IdSet(below, beyond), set(dropped), finished)
         self._index.restore(held, kept)

@@ -123,18 +123,15 @@ class ShmTransport(Transport):
 
     # Blobs.
 
-    def put_blob(self, data: bytes) -> str:
+    def put_blob(self, data: bytes, group: int) -> str:
         key = blob_key(data)
-        if not self._call("hold_blob", key):
-            self._call("put_blob", key, *self._stored(data))
+        if not self._call("hold_blob", key, int(group)):
+            self._call("put_blob", key, int(group), *self._stored(data))
         return key
 
     def get_blob(self, key: str) -> bytes:
         pin, *place = self._call("get_blob", key)
         return Views(self._mappings, Pin(pin, self._link)).bytes_of(*place)
-
-    def release_blob(self, key: str) -> None:
-        self._call("release_blob", key)
 
     # The whole.
 
@@ -143,8 +140,9 @@ class ShmTransport(Transport):
         declared, views = self._link.declared, Views(self._mappings, Pin(pin, self._link))
         held = {state[0]: group_of(state, declared.schema.specs, views.column) for state in groups}
         blobs: Blobs[bytes] = Blobs()
-        for key, arena, start, nbytes, references in kept:
-            blobs.put(key, views.bytes_of(arena, start, nbytes), nbytes, references)
+        for key, holders, *place in kept:
+            data = views.bytes_of(*place)
+            blobs.put(key, data, len(data), holders)
         return snapshot_of(declared, Held(held, IdSet(below, beyond), set(dropped), finished), blobs)
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
@@ -152,7 +150,7 @@ class ShmTransport(Transport):
         self._call(
             "restore",
             [group_state(group, self._placed_column) for group in held.groups.values()],
-            [[key, *self._stored(blob.data), blob.references] for key, blob in blobs.held.items()],
+            [[key, list(blob.holders), *self._stored(blob.data)] for key, blob in blobs.held.items()],
             [held.gone.below, list(held.gone.beyond), list(held.dropped), held.finished],
         )
 
