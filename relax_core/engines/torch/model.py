@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from relax_core.api.context import ModelSource
 from relax_core.api.errors import ConfigError
-from relax_core.models.load import load_causal_model
+from relax_core.models.load import load_language_model
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def load_model(source: ModelSource, device: str, context_length: int) -> CausalM
 
 
 def _network(source: ModelSource) -> Any:
-    network = load_causal_model(source)
+    network = load_language_model(source)
     if "past_key_values" not in inspect.signature(network.forward).parameters:
         raise ConfigError(f"model: {type(network).__name__} takes no key-value cache, which the torch engine needs")
     return network

@@ -15,7 +15,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from relax_core.api.context import ModelSource
 from relax_core.api.errors import ConfigError
-from relax_core.models.load import load_causal_model
+from relax_core.models.load import load_language_model
 from relax_core.trainers.sharing import attention_mask
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def load_model(source: ModelSource, device: str, folder: Path | None = None, dty
     Raises:
         ConfigError: transformers cannot load it so.
     """
-    model: Model = load_causal_model(source, folder, dtype)
+    model: Model = load_language_model(source, folder, dtype)
     return model.to(device).eval()
 
 
