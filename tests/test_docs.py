@@ -193,6 +193,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_model_path: Path) -> lis
             "sampling": {"max_new_tokens": 2, "temperature": 1.0},
         },
         "warmup": {"updates": 1, "tasks": 4},
+        "release_memory": True,
         "algorithm": {
             "name": "grpo",
             "kl_coefficient": 0.1,

@@ -182,7 +182,8 @@ class Engine(ABC):
 
     @abstractmethod
     async def restore(self) -> None:
-        """Takes the memory again; released weights must be published anew before the next request."""
+        """Takes the memory again; released weights must be published anew, also those of the same version, before the
+        next request. Requests that were in flight wait, and go on then."""
 
     @abstractmethod
     async def health(self) -> Health:

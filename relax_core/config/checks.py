@@ -104,6 +104,8 @@ def _check_mode(run: RunSections) -> Iterator[Finding]:
             ("max_staleness",),
             f"{bound} has no effect in mode colocate, where only a `rollout.surplus` is ever stale",
         )
+    if run.release_memory and run.mode != "colocate":
+        yield ("release_memory",), f"true is not possible: in mode {run.mode} engine and trainer have a device each"
     if surplus and not bound and run.on_stale == "drop" and not run.rollout.mask_older_tokens:
         yield (
             ("rollout", "surplus"),
@@ -126,6 +128,8 @@ def _check_publication(config: RunConfig) -> Iterator[Finding]:
     if run.publication.overlap and not publishes_beside(config.plan(), run.max_staleness, True):
         why = "max_staleness is 0" if run.mode != "colocate" else "in mode colocate engine and trainer take turns"
         yield ("publication", "overlap"), f"true is not possible: {why}"
+    if run.publication.delta and run.release_memory:
+        yield ("publication", "delta"), "true would be ignored: release_memory leaves engines nothing that changes"
     if "host" in _changed(run.publication) and not run.publication.service:
         value = show(run.publication.host, ("publication", "host"))
         yield ("publication", "host"), f"{value} would be ignored: publication.service is false"

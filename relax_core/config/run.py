@@ -288,6 +288,11 @@ class RunSections(Config):
         "loss times (max_staleness + 1) / (lag + 1).",
     )
     device: str = Field("auto", description="`auto`, `cpu`, `cuda`, ...")
+    release_memory: bool | None = Field(
+        None,
+        description="Engine and trainer give their memory back while it is the other's turn. Absent: on an accelerator "
+        "that they share; elsewhere it is not possible, or, on a CPU, seldom worth the copies.",
+    )
     threads: int = Field(0, ge=0, description="CPU threads of torch; 0 leaves its default.")
     updates: int | None = Field(None, ge=1, description="Optimizer steps of the main stage; or give `epochs`.")
     epochs: int | None = Field(None, ge=1, description="Passes over the dataset, when `updates` is absent.")

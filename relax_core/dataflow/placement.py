@@ -61,6 +61,17 @@ def publishes_beside(plan: Plan, max_staleness: int, wanted: bool | None) -> boo
     return generates_apart(plan) and max_staleness > 0 and wanted is not False
 
 
+def takes_turns(plan: Plan, accelerated: bool, wanted: bool | None) -> bool:
+    """Whether engine and trainer give their memory back while it is the other's turn.
+
+    Args:
+        plan: With the device groups of a mode.
+        accelerated: Whether models are on a device whose memory is its own.
+        wanted: As configured; ``None`` is wherever it makes room.
+    """
+    return not generates_apart(plan) and (accelerated if wanted is None else wanted)
+
+
 def lanes(plan: Plan) -> list[list[str]]:
     """Names of the roles that work one after the other, in the order data flows; the lane of the actor is the last.
 

@@ -118,18 +118,26 @@ class LocalRanks(Ranks):
     Args:
         rank: The rank.
         before_update: Returns when the weights may change.
+        its_turn: Returns when the rank may compute.
     """
 
     size = 1
 
-    def __init__(self, rank: TrainingRank, before_update: Callable[[], Awaitable[None]] | None = None) -> None:
+    def __init__(
+        self,
+        rank: TrainingRank,
+        before_update: Callable[[], Awaitable[None]] | None = None,
+        its_turn: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self._rank = rank
         self._before_update = before_update
+        self._its_turn = its_turn
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rank")
         self._sums = Sums()
         self.prefers_groups = rank.trainer.prefers_groups
 
     async def accumulate(self, lease: Lease, update: UpdatePlan, number: int, first: bool) -> None:
+        await self._take_turn()
         sums = await self._on_thread(lambda: self._rank.accumulate(lease, update, number))
         self._sums = sums if first else self._sums + sums
 
@@ -142,7 +150,12 @@ class LocalRanks(Ranks):
         return {} if self._rank.seen is None else self._rank.seen.logprobs
 
     async def forward(self, lease: Lease, update: UpdatePlan, column: ColumnSpec, version: int) -> None:
+        await self._take_turn()
         await self._on_thread(lambda: self._rank.forward(lease, update, column, version))
+
+    async def _take_turn(self) -> None:
+        if self._its_turn is not None:
+            await self._its_turn()
 
     async def _on_thread(self, work: Callable[[], Result]) -> Result:
         """Work that has begun is waited for even by a caller who is being cancelled: nobody else may find the trainer

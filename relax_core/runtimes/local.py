@@ -52,6 +52,7 @@ class LocalRun(Run):
 
     async def _train(self, path: Path) -> None:
         config = self.config
+        await self._make_room()
         trainer = self.builder.trainer(config.trainer, path, self.updates)
         frozen = self._frozen(path)
         stage = self._stage(
@@ -67,6 +68,7 @@ class LocalRun(Run):
         )
         if self.checkpoint is None:
             self.stage = stage
+            await stage.parts.device.for_engines()
             await self.session.publisher.check(trainer)
             self.record.evaluated(await self._evaluate("eval", 0), 0)
         else:
@@ -79,6 +81,7 @@ class LocalRun(Run):
         last = Interrupt(lambda: False)
         await last.watch(self._evaluate_trained(stage, trainer))
         self._save(stage)
+        await stage.parts.device.for_trainer()
         if last.asked:
             raise KeyboardInterrupt
         for held in (trainer, *(model.trainer for model in frozen.values())):
@@ -97,7 +100,8 @@ class LocalRun(Run):
         trainer.load(checkpoint.policy)
         stage.restore(checkpoint.state["stage"], checkpoint.rows())
         self._restore_record(checkpoint.state)
-        await self.session.publisher.republish(trainer, checkpoint.state["version"])
+        publish = partial(self.session.publisher.republish, trainer, checkpoint.state["version"])
+        await stage.parts.device.hand_over(publish)
 
     async def _after_batch(self, stage: Stage, trainer: Trainer) -> None:
         """Evaluation and checkpoint, when an update crossed their interval."""
@@ -114,8 +118,10 @@ class LocalRun(Run):
 
     async def _evaluate_trained(self, stage: Stage, trainer: Trainer) -> None:
         """Scores the policy as it is now. Supervised stages publish only when somebody is going to look."""
+        device = stage.parts.device
         if self.evaluators and stage.rollout is None:
-            await self.session.publisher.publish(trainer)
+            await device.hand_over(partial(self.session.publisher.publish, trainer))
+        await device.for_engines()
         await self.session.publisher.settled()
         update = stage.actor.updates
         self.record.evaluated(await self._evaluate("eval", update), update)

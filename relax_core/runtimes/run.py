@@ -25,7 +25,7 @@ from relax_core.checkpoint.store import Checkpoint, CheckpointStore
 from relax_core.config.load import RunConfig, Selected
 from relax_core.config.redact import redacted
 from relax_core.config.run import BatchConfig
-from relax_core.dataflow.placement import publishes_beside
+from relax_core.dataflow.placement import publishes_beside, takes_turns
 from relax_core.dataflow.plan import Plan, derive_plan, warmup_batch
 from relax_core.dataflow.seeds import derive_seed
 from relax_core.dataflow.staleness import Staleness
@@ -41,6 +41,7 @@ from relax_core.runtimes.length import groups_needed, main_updates
 from relax_core.runtimes.loops import Loops
 from relax_core.runtimes.record import RunRecord, StageFacts
 from relax_core.runtimes.session import Session
+from relax_core.runtimes.shared_device import Device, SharedDevice, release_engines
 from relax_core.runtimes.stage import FrozenModel, Stage, StageParts
 from relax_core.runtimes.turns import run_turns
 from relax_core.runtimes.watch import Watch
@@ -162,6 +163,7 @@ class Run(ABC):
         plan = derive_plan(config.warmup_algorithm.config, batch, config.run.sampling)
         dataset = self.builder.dataset(config.warmup_dataset, batch.tasks)
         updates = config.run.warmup.updates
+        await self._make_room()
         trainer = self.builder.trainer(config.warmup_trainer, path, updates)
         stage = self._stage("warmup", plan, batch, dataset, config.warmup_algorithm, trainer, updates)
         if await self._work(stage, updates):
@@ -169,7 +171,7 @@ class Run(ABC):
         self.record.warmup = {"updates": stage.actor.updates, **stage.parts.ledger.counts()}
         warm = self.directory.path / WARM_START
         trainer.save(warm)
-        await self.session.publisher.publish(trainer)
+        await stage.parts.device.hand_over(partial(self.session.publisher.publish, trainer))
         trainer.close()
         return warm
 
@@ -187,6 +189,8 @@ class Run(ABC):
     ) -> Stage:
         run, session, publisher = self.config.run, self.session, self.session.publisher
         context = replace(self.context, seed=derive_seed(run.seed, name))
+        device = self._device(trainer)
+        publish = publisher.begin if self._beside(name) else publisher.publish
         parts = StageParts(
             plan=plan,
             batch=batch,
@@ -208,14 +212,13 @@ class Run(ABC):
             max_prompt_tokens=run.prompt.max_tokens,
             generation_timeout=run.timeouts.generation,
             version=lambda: session.publisher.version,
-            publish=partial(publisher.begin if self._beside(name) else publisher.publish, trainer)
-            if plan.role("rollout")
-            else _nothing,
+            publish=partial(device.hand_over, partial(publish, trainer)) if plan.role("rollout") else _nothing,
             publications=session.publisher if self._beside(name) else None,
             report=partial(self._report, "train" if name == "main" else name),
             spans=self._spans.append if name == "main" else _forget,
             record=self._record() if name == "main" else None,
-            accelerated=self.context.device != "cpu",
+            device=device,
+            accelerated=self._accelerated,
             engine=session.engine,
             scorer=session.scorer,
             frozen=frozen or {},
@@ -226,6 +229,26 @@ class Run(ABC):
         """Whether a stage goes on training while what it has published is on its way."""
         run = self.config.run
         return stage == "main" and publishes_beside(self.plan, run.max_staleness, run.publication.overlap)
+
+    @property
+    def _accelerated(self) -> bool:
+        return self.context.device != "cpu"
+
+    @property
+    def _takes_turns(self) -> bool:
+        """Whether the engine of this process gives its memory back while its trainer works."""
+        wanted = takes_turns(self.plan, self._accelerated, self.config.run.release_memory)
+        return wanted and self.session.engine is not None
+
+    async def _make_room(self) -> None:
+        """A trainer is loaded where the engine was."""
+        if self._takes_turns:
+            await release_engines(self.session.engines)
+
+    def _device(self, trainer: Trainer) -> Device:
+        if not self._takes_turns:
+            return Device()
+        return SharedDevice(self.session.engines, trainer, self.session.publisher)
 
     def _transport(self, context: Context) -> Transport:
         """The transport of a stage in this process."""
@@ -254,7 +277,7 @@ class Run(ABC):
         stage.actor.wait()
         try:
             if stage.shares_device:
-                await interrupt.watch(run_turns(stage.roles, finished, after_batch, watch))
+                await interrupt.watch(run_turns(stage.roles, finished, after_batch, watch, stage.before_turn))
             else:
                 loops = Loops(stage.lanes, finished, after_batch, watch)
                 self.session.publisher.arrived = loops.tell

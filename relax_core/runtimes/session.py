@@ -1,6 +1,6 @@
 """What all stages of a local run share: engine, rewards, weight sync, evaluators. Opened once, closed in reverse."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +36,11 @@ class Session:
     engine: Engine | None
     scorer: Scorer | None
     evaluators: Sequence[Evaluator]
+
+    @property
+    def engines(self) -> Mapping[str, Engine]:
+        """The receivers of publications, by name."""
+        return {} if self.engine is None else {"engine-0": self.engine}
 
 
 @asynccontextmanager

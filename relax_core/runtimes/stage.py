@@ -40,6 +40,7 @@ from relax_core.roles.streaming import StreamingActor
 from relax_core.roles.supervised import Supervised
 from relax_core.roles.training import LocalRanks, TrainingRank
 from relax_core.runtimes.record import StageFacts
+from relax_core.runtimes.shared_device import Device
 from relax_core.weights.publisher import Publisher
 
 
@@ -57,7 +58,7 @@ class StageParts:
 
     ``accelerated`` says that models are on a device whose memory is its own; ``record`` stores batches, one of so
     many; ``spans`` stores what the roles did when; ``publications`` are what ``publish`` leaves going on beside
-    training, where it does.
+    training, where it does; ``device`` is where engine and trainer have their memory.
     """
 
     plan: Plan
@@ -83,6 +84,7 @@ class StageParts:
     spans: Callable[[Mapping[str, Any]], None]
     record: tuple[Callable[[BatchRecord], None], int] | None = None
     publications: Publisher | None = None
+    device: Device = field(default_factory=Device)
     accelerated: bool = False
     engine: Engine | None = None
     scorer: Scorer | None = None
@@ -119,6 +121,7 @@ class Stage:
             self._role(role.name) for role in parts.plan.roles if role.name != "source"
         )
         self.timeline = Timeline(parts.spans, lambda: self.actor.updates, self._activity)
+        parts.device.timeline = self.timeline
         for role in self.roles:
             role.timeline = self.timeline
 
@@ -132,6 +135,11 @@ class Stage:
         """The roles as the plan's device groups let them work at the same time."""
         roles = {role.name: role for role in self.roles}
         return [[roles[name] for name in names] for names in lanes(self.parts.plan)]
+
+    async def before_turn(self, role: Role) -> None:
+        """What generates is given the device for its turn; trainer and frozen models take it when they have rows."""
+        if role is self.rollout:
+            await self.parts.device.for_engines()
 
     def _role(self, name: str) -> Role:
         builders: Mapping[str, Callable[[], Role]] = {
@@ -205,7 +213,8 @@ class Stage:
         parts = self.parts
         objective = Objective(parts.algorithm, parts.plan.old)
         rank = TrainingRank(parts.plan, trainer, parts.transport, objective, temperature, seen=seen, lender=lender)
-        self._held.append(LocalRanks(rank, None if publications is None else publications.before_update))
+        before_update = None if publications is None else publications.before_update
+        self._held.append(LocalRanks(rank, before_update, parts.device.for_trainer))
         return self._held[-1]
 
     def _advantages(self) -> Role:

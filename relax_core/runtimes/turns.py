@@ -6,11 +6,16 @@ from relax_core.roles.role import Progress, Role
 from relax_core.runtimes.watch import Watch
 
 
+async def _nothing(role: Role) -> None:
+    """For roles that have all they need."""
+
+
 async def run_turns(
     roles: Sequence[Role],
     finished: Callable[[], bool],
     after_turn: Callable[[], Awaitable[None]],
     watch: Watch,
+    before_turn: Callable[[Role], Awaitable[None]] = _nothing,
 ) -> None:
     """Gives each role its turn, in the order data flows, until the work is finished or the stream has ended.
 
@@ -19,12 +24,16 @@ async def run_turns(
         finished: Whether enough has been trained.
         after_turn: Called after each round, for evaluation and checkpoints.
         watch: Ends the run when only drops happen, or nothing.
+        before_turn: Called before each turn, to give the role what it needs.
 
     Raises:
         TrainingError: Everything is dropped, or no role can move.
     """
     while not finished():
-        progress = {role.name: await _turn(role, finished, watch) for role in roles}
+        progress = {}
+        for role in roles:
+            await before_turn(role)
+            progress[role.name] = await _turn(role, finished, watch)
         await after_turn()
         if all(state is Progress.DONE for state in progress.values()):
             watch.check_end()

@@ -227,6 +227,25 @@ class EngineContract(Interruptions):
         gap = np.abs(forward_logprobs(network, asked, generation) - generation.logprobs).max()
         assert gap <= self.tolerance, "after release, restore and update the new weights serve"
 
+    async def test_released_weights_of_one_version_come_again(
+        self, engine_factory: EngineFactory, model_path: Path
+    ) -> None:
+        asked = request("again", max_new_tokens=40, stop_token_ids=())
+        publication = publication_of(perturbed(model_path, 1), 1)
+        async with self.running(engine_factory, model_path) as engine:
+            await engine.update(publication.manifest, publication.buckets)
+            (expected,) = await generate_all(engine, [asked])
+            task = asyncio.create_task(engine.generate(asked))
+            await asyncio.sleep(0)
+            await engine.release(frozenset({"weights", "cache"}))
+            assert not (await engine.health()).healthy, "an engine without weights is not healthy"
+            await engine.restore()
+            acknowledgement = await engine.update(publication.manifest, publication.buckets)
+            generation = await task
+        assert (acknowledgement.version, acknowledgement.changed) == (1, 0), "the weights are those of before"
+        assert generation.token_ids == expected.token_ids, "a request that was in flight goes on with them"
+        assert generation.segments == ((0, 1),)
+
     async def test_close_fails_requests_in_flight(self, engine_factory: EngineFactory, model_path: Path) -> None:
         async with self.running(engine_factory, model_path) as engine:
             task = asyncio.create_task(engine.generate(request("open", max_new_tokens=500, stop_token_ids=())))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -43,6 +44,11 @@ class Intake:
         if received is not None and received[0] == manifest and (manifest.kind == "full" or base is not None):
             return received[1]
         return self.inventory.verified(manifest, buckets, base)
+
+    def release(self) -> None:
+        """The model has no weights any more, and what was received beside them is given up."""
+        self._received = None
+        self.inventory = replace(self.inventory, released=True)
 
     def swapped(self, manifest: Manifest) -> Acknowledgement:
         """The model now computes with what was taken."""

@@ -21,11 +21,13 @@ class Inventory:
         version: Of the weights.
         tensors: By canonical Hugging Face name.
         tied: Names of further uses of a tensor, with the first name of each.
+        released: Whether their memory was given back, so that the same version may come again.
     """
 
     version: int = 0
     tensors: Mapping[str, TensorEntry] = field(default_factory=dict)
     tied: Mapping[str, str] = field(default_factory=dict)
+    released: bool = False
 
     def verified(
         self, manifest: Manifest, buckets: Iterable[Bucket], base: Mapping[str, Tensor] | None = None
@@ -43,7 +45,7 @@ class Inventory:
                 version; else names the first tensor that is missing, unknown or not what the manifest or the model
                 says.
         """
-        if manifest.version <= self.version:
+        if manifest.version < self.version + (not self.released):
             raise WeightSyncError(f"version {manifest.version} does not come after version {self.version}")
         is_delta = manifest.kind == "delta" and base is not None
         if manifest.kind != "full" and not is_delta:
@@ -87,7 +89,7 @@ class Inventory:
 
     def after(self, manifest: Manifest) -> Inventory:
         """The inventory once a verified manifest has been taken over."""
-        return replace(self, version=manifest.version, tensors=manifest.tensors)
+        return replace(self, version=manifest.version, tensors=manifest.tensors, released=False)
 
 
 def inventory_of(tensors: Mapping[str, Tensor]) -> Inventory:

@@ -75,6 +75,8 @@ class Publisher:
         """Of the weights that the trainer published last; engines have it once nothing is ``in_flight`` any more."""
         self.acknowledged = 0
         """The newest version that every engine computes with."""
+        self.comparing = True
+        """Whether the trainer can compute now what the probe compares; if not, :meth:`settled` leaves it for later."""
         self.metrics: dict[str, float] = {}
         """Of the last publication and the last probe, by name; see docs/metrics.md."""
         self.arrived: Callable[[], None] = lambda: None
@@ -113,6 +115,16 @@ class Publisher:
         await self.begin(trainer)
         await self.settled()
 
+    async def again(self, trainer: Published) -> None:
+        """Publishes the weights of the present version once more, whole, to engines that have released them.
+
+        Raises:
+            WeightSyncError: See :meth:`publish`.
+        """
+        await self.settled()
+        self.version -= 1
+        await self.publish(trainer)
+
     async def begin(self, trainer: Published) -> None:
         """Gives the weights the next version and returns when the trainer may go on. Engines take them over meanwhile;
         :meth:`before_update` must be called before the weights change.
@@ -137,7 +149,7 @@ class Publisher:
         self._sending.add_done_callback(lambda task: self.arrived())
 
     async def settled(self) -> None:
-        """Returns when nothing is on its way, and what was to be probed agrees.
+        """Returns when nothing is on its way, and what was to be probed agrees, if the trainer can compute now.
 
         Raises:
             WeightSyncError: See :meth:`publish`.
@@ -147,7 +159,7 @@ class Publisher:
             sending, self._sending = self._sending, None
             await sending
             self.metrics["sync/exposed_s"] += time.monotonic() - started
-        if self._drawn:
+        if self._drawn and self.comparing:
             drawn, self._drawn = self._drawn, {}
             assert self._trainer is not None
             self._compare(drawn, self._trainer)
@@ -179,9 +191,17 @@ class Publisher:
             self._deltas.forget()
 
     async def check(self, trainer: Published) -> None:
-        """Probes every engine now; the differences are in ``metrics``, in nats."""
+        """Probes every engine; the differences are in ``metrics``, in nats, once they are compared."""
         if self._probe is not None:
-            self._compare(await self._draw(self._probe, self._engines), trainer)
+            self._trainer = trainer
+            self._drawn = await self._draw(self._probe, self._engines)
+            await self.settled()
+
+    def released(self) -> None:
+        """The engines have no weights any more: the next publication reaches them whole."""
+        self.coordinator.engines(self._engines)
+        for name in self._engines:
+            self.coordinator.again(name)
 
     def newest(self) -> Publication | None:
         """All of what was published last, for whoever comes late; ``None`` where nothing is kept."""
@@ -224,7 +244,7 @@ class Publisher:
                 raise WeightSyncError(f"{name} acknowledged version {acknowledgement.version} of {manifest.version}")
             if changed and not acknowledgement.changed:
                 raise WeightSyncError(f"version {manifest.version} has {changed} changed tensors, and none arrived")
-        if changed == 0:
+        if changed == 0 and self._last is not None and self._last.version != manifest.version:
             self._count("sync_unchanged", 1)
 
     def _arrived(self, staged: Publication, taken: Mapping[str, Acknowledgement], seconds: Mapping[str, float]) -> None:

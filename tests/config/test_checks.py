@@ -37,6 +37,8 @@ def refusal(document: dict[str, Any], *overrides: str) -> str:
         (["publication.overlap=true"], "publication.overlap: true is not possible: in mode colocate engine and "),
         (["mode=fully_async", "publication.overlap=true"], "publication.overlap: true is not possible: max_staleness "
          "is 0"),
+        (["mode=hybrid", "release_memory=true"], "release_memory: true is not possible: in mode hybrid engine and "),
+        (["publication.delta=true", "release_memory=true"], "publication.delta: true would be ignored: release_"),
         (["publication.host=0.0.0.0"], 'publication.host: "0.0.0.0" would be ignored: publication.service is false'),
         (["rollout.mask_older_tokens=true"], "rollout.mask_older_tokens: true would be ignored: in mode colocate "),
         (["on_stale=keep"], "on_stale: keep would be ignored: in mode colocate without a `rollout.surplus`"),

@@ -112,6 +112,8 @@ class VLLMEngine(Engine):
         """Serves nothing until ``restore``; released weights must then be published anew. vLLM keeps the memory."""
         self._loaded()
         async with self._turns.releasing(what):
+            if "weights" in what:
+                self._intake.release()
             logger.warning("the vllm engine serves nothing now, but vLLM keeps its memory")
 
     async def restore(self) -> None:

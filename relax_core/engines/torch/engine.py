@@ -129,6 +129,7 @@ class TorchEngine(Engine):
         async with self._turns.releasing(what):
             if "weights" in what:
                 await self._turns.on_thread(lambda: release_weights(model.network))
+                self._intake.release()
             if model.device.type != "cpu":
                 torch.get_device_module(model.device).empty_cache()
 
