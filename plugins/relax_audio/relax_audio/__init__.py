@@ -1,0 +1,1 @@
+"""Sound for models that Relax trains."""
