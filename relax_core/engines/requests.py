@@ -61,6 +61,8 @@ def _problems(request: GenerateRequest, vocabulary: int, capabilities: frozenset
         yield "a stop string is empty"
     if sampling.stop and Capability.STOP_STRINGS not in capabilities:
         yield f"stop strings need the capability {Capability.STOP_STRINGS.value!r}, which the engine or the model lacks"
+    if request.media and Capability.MEDIA not in capabilities:
+        yield f"media need the capability {Capability.MEDIA.value!r}, which the engine or the model lacks"
     trained = restricts(sampling) and request.request_class is RequestClass.TRAIN
     if trained and Capability.SUPPORT_IDS not in capabilities:
         yield f"training with top_p or top_k needs the capability {Capability.SUPPORT_IDS.value!r}, which is missing"

@@ -18,7 +18,7 @@ class EngineRules:
 
     pytestmark = pytest.mark.asyncio
 
-    capabilities: frozenset[Capability] = frozenset(Capability)
+    capabilities: frozenset[Capability] = frozenset(Capability) - {Capability.MEDIA}
     tolerance: float = 1e-5
     """Largest difference of a log-probability to a plain forward pass, in nats."""
 

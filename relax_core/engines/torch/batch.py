@@ -1,11 +1,12 @@
 """Trajectories that are decoded together, which enter and leave between steps."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from relax_core.api.errors import RelaxError
+from relax_core.api.media import Encoded
 from relax_core.api.rows import StopReason
 from relax_core.engines.torch.decoder import Decoder
 from relax_core.engines.torch.model import CausalModel
@@ -92,13 +93,17 @@ class Batch:
         else:
             rows, self._decoder = [], self._new_decoder(self._model)
         by_child = dict(zip(children, rows, strict=True))
-        entering = {each: each.sequence for each in self._entering if each not in aborted}
-        sequences = list(dict.fromkeys(entering.values()))
-        by_sequence = dict(zip(sequences, self._decoder.add(sequences), strict=True)) if sequences else {}
+        entering = {each: (each.sequence, each.media_keys) for each in self._entering if each not in aborted}
+        prompts = {prompt: each.request.media for each, prompt in entering.items()}
+        by_prompt = dict(zip(prompts, self._add(prompts), strict=True)) if prompts else {}
         return {
             **{each: by_child[child] for each, child in staying.items()},
-            **{each: by_sequence[sequence] for each, sequence in entering.items()},
+            **{each: by_prompt[prompt] for each, prompt in entering.items()},
         }
+
+    def _add(self, prompts: Mapping[tuple[tuple[int, ...], tuple[str, ...]], Sequence[Encoded]]) -> list[int]:
+        media = {index: media for index, media in enumerate(prompts.values()) if media}
+        return self._decoder.add([sequence for sequence, _ in prompts], media)
 
     def _draw(self, leaves: dict[TorchTrajectory, int]) -> Draw:
         uniforms = uniform_numbers([each.request.seed for each in leaves], [each.place for each in leaves])

@@ -9,6 +9,7 @@ import torch
 from relax_core.api.context import Context
 from relax_core.api.engine import Capability, Engine, GenerateRequest, Generation, Health
 from relax_core.api.errors import ConfigError, RelaxError, WeightSyncError
+from relax_core.api.media import Prompt
 from relax_core.api.rows import StopReason
 from relax_core.api.weights import Acknowledgement, Bucket, Manifest
 from relax_core.engines.requests import check_request, ended_by_context
@@ -39,7 +40,7 @@ class TorchEngine(Engine):
     def __init__(self, config: TorchEngineConfig, context: Context) -> None:
         self._config = config
         self._context = context
-        self.capabilities = frozenset(Capability) - {Capability.MEDIA}
+        self.capabilities = frozenset(Capability) - (frozenset() if context.encoders else {Capability.MEDIA})
         self._turns = Turns("the torch engine")
         self._model: CausalModel | None = None
         self._intake = Intake(Inventory())
@@ -55,7 +56,7 @@ class TorchEngine(Engine):
         if source is None:
             raise ConfigError("engine: the torch engine needs a model")
         model = await self._turns.on_thread(
-            lambda: load_model(source, self._context.device, self._config.context_length)
+            lambda: load_model(source, self._context.device, self._config.context_length, self._context.encoders)
         )
         if self._config.deterministic:
             await self._turns.on_thread(lambda: check_deterministic(model))
@@ -63,6 +64,8 @@ class TorchEngine(Engine):
         self._model = model
         if model.tokenizer is None:
             self.capabilities -= {Capability.STOP_STRINGS}
+        if model.media is None:
+            self.capabilities -= {Capability.MEDIA}
         self._worker = asyncio.create_task(self._serve(), name="torch-engine")
 
     async def generate(self, request: GenerateRequest) -> Generation:
@@ -71,6 +74,8 @@ class TorchEngine(Engine):
         if request.key in self._in_flight:
             raise RelaxError(f"request {request.key!r}: another request with this key is in flight")
         check_request(request, model.context_length, model.vocabulary, self.capabilities)
+        if model.media and (problem := model.media.problem(Prompt(request.prompt_ids, request.media))):
+            raise RelaxError(f"request {request.key!r}: {problem}")
         limit = min(request.sampling.max_new_tokens, model.context_length - len(request.prompt_ids))
         stop_ids = model.end_ids | frozenset(request.sampling.stop_token_ids)
         result: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()

@@ -9,7 +9,7 @@ at once has other bits than its tokens have one by one, which is how they must b
 some of them: every token has a step of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from relax_core.api.errors import ConfigError
+from relax_core.api.media import Encoded
 from relax_core.engines.torch.decoder import placed
 from relax_core.engines.torch.model import CausalModel
 
@@ -41,8 +42,11 @@ class StepwiseDecoder:
         self.logits = torch.empty(0, model.vocabulary, device=model.device)
         """float32 ``[leaves, vocabulary]``: of the token after each leaf."""
 
-    def add(self, sequences: Sequence[Sequence[int]]) -> list[int]:
-        """Adds leaves; the others stay in their rows. Returns the row of each."""
+    def add(
+        self, sequences: Sequence[Sequence[int]], media: Mapping[int, Sequence[Encoded]] | None = None
+    ) -> list[int]:
+        """Adds leaves, none with media; the others stay in their rows. Returns the row of each."""
+        assert not media, "an engine with encoders is refused"
         first, count = len(self._lengths), len(sequences)
         # The longest come first, so that those which go on are always together.
         order = sorted(range(count), key=lambda index: -len(sequences[index]))
@@ -176,12 +180,14 @@ def check_deterministic(model: CausalModel) -> None:
     """Whether a model can be decoded so here; looked at in a few steps of its own.
 
     Raises:
-        ConfigError: Its layers keep a window or a state of the past, torch has several threads, or the bits of a
-            sequence do depend on others.
+        ConfigError: It is given media, its layers keep a window or a state of the past, torch has several threads, or
+            the bits of a sequence do depend on others.
     """
     why = ""
     if any(type(layer) is not DynamicLayer for layer in DynamicCache(config=model.network.config).layers):
         why = "layers of the model keep a window or a state of the past, and only full attention is known to be exact"
+    elif model.media is not None and model.media.encoders:
+        why = "what a model sees or hears is computed at once, and its bits depend on what else is; give no encoders"
     elif model.device.type == "cpu" and torch.get_num_threads() > 1:
         threads = torch.get_num_threads()
         why = f"torch has {threads} threads, and bits depend on which of them computes; give `threads: 1`"

@@ -1,6 +1,7 @@
 """What the embedded engine keeps of a request beside what every engine does."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from relax_core.engines.requests import restricts
 from relax_core.engines.trajectory import Trajectory
@@ -32,3 +33,8 @@ class TorchTrajectory(Trajectory):
     def sequence(self) -> tuple[int, ...]:
         """Prompt and generated tokens."""
         return (*self.request.prompt_ids, *self.token_ids)
+
+    @cached_property
+    def media_keys(self) -> tuple[str, ...]:
+        """What tells its media from those of others, beside :attr:`sequence`."""
+        return tuple(each.key for each in self.request.media)
