@@ -13,7 +13,7 @@ from torch import Tensor
 from relax_core.api.columns import IntArray
 from relax_core.api.encoder import Encoder
 from relax_core.api.errors import RelaxError
-from relax_core.api.media import Encoded, Kind, Prompt
+from relax_core.api.media import Encoded, Kind
 from relax_core.models.media_tokens import MediaTokens
 
 TYPES: Mapping[Kind, int] = {"image": 1, "video": 2, "audio": 3}
@@ -62,13 +62,13 @@ class MediaInputs:
         """An id that stands for nothing: the first of some, unless that is a placeholder."""
         return ids[0] if ids[0] not in self.placeholders else self._text
 
-    def problem(self, prompt: Prompt) -> str | None:
-        """In what a prompt's placeholders are not those of its media, one by one; ``None`` where they are."""
-        ids = np.asarray(prompt.token_ids)
+    def problem(self, token_ids: Sequence[int] | IntArray, media: Sequence[Encoded]) -> str | None:
+        """In what the placeholders among some tokens are not those of their media, one by one; ``None`` if they are."""
+        ids = np.asarray(token_ids)
         found = ids[np.isin(ids, self.placeholders)]
-        if foreign := sorted({each.kind for each in prompt.media} - self.tokens.keys()):
+        if foreign := sorted({each.kind for each in media} - self.tokens.keys()):
             return f"the model takes {sorted(self.tokens) or 'no media'}, and there is {foreign[0]}"
-        expected = [np.full(each.places, self.tokens[each.kind].placeholder) for each in prompt.media]
+        expected = [np.full(each.places, self.tokens[each.kind].placeholder) for each in media]
         if len(found) != sum(map(len, expected)):
             return f"{len(found)} placeholders among the tokens, and media with {sum(map(len, expected))} places"
         if expected and not np.array_equal(found, np.concatenate(expected)):
@@ -89,7 +89,7 @@ class MediaInputs:
             arguments |= known[name].inputs([each for each in media if each.encoder == name], self.model.device)
         return arguments
 
-    def places(self, sequences: Sequence[Sequence[int]], arguments: Mapping[str, Tensor]) -> list[Places]:
+    def places(self, sequences: Sequence[Sequence[int] | IntArray], arguments: Mapping[str, Tensor]) -> list[Places]:
         """Where the tokens of some sequences stand, by the model's own rule.
 
         Args:

@@ -30,6 +30,8 @@ class Layout:
         targets: int64 ``[N]``: the trainable tokens.
         positions: int64 ``[N]``: their places in the flat values of the table's per-token columns.
         fed: Tokens of the rows in ``input_ids``, padding apart; a shared one counts in each of its rows.
+        rows: The T tokens of all rows, and
+        slots: int64 ``[T]``: their places in the flattened ``[B · L]`` input, as far as they are in it.
     """
 
     input_ids: Tensor
@@ -39,9 +41,21 @@ class Layout:
     targets: Tensor
     positions: IntArray
     fed: int
+    rows: Rows
+    slots: IntArray
+
+    def filled(self, values: npt.NDArray[np.generic]) -> Tensor:
+        """``[B, L]`` on the input's device: ``[T]`` values at the places of the tokens, 0 where there is none."""
+        return _filled(self.rows, self.slots, values, tuple(self.input_ids.shape), self.input_ids.device)
 
 
-def lay_out(table: Table, device: torch.device | str, packing: bool = False, share_up_to: int = 0) -> Layout | None:
+def lay_out(
+    table: Table,
+    device: torch.device | str,
+    packing: bool = False,
+    share_up_to: int = 0,
+    placeholders: npt.ArrayLike = (),
+) -> Layout | None:
     """Arranges a table's rows for the model; ``None`` when no token is trainable.
 
     Args:
@@ -50,11 +64,12 @@ def lay_out(table: Table, device: torch.device | str, packing: bool = False, sha
         packing: Rows end to end, instead of one line each.
         share_up_to: Tokens with which all rows of a group begin once, the rest of each row behind them, as long as no
             line has more tokens than this.
+        placeholders: Ids that stand for media.
     """
     positions = trainable_positions(table)
     if not len(positions):
         return None
-    rows = _rows(table, positions)
+    rows = _rows(table, positions, placeholders)
     shared = share_beginnings(rows) if share_up_to else None
     if shared is not None and shared.shape[1] > share_up_to:
         shared = None
@@ -64,12 +79,9 @@ def lay_out(table: Table, device: torch.device | str, packing: bool = False, sha
         shape, slots = _end_to_end(rows)
     else:
         shape, slots = _one_line_each(rows)
-    fed = rows.place < rows.last[rows.row]
 
     def filled(values: npt.NDArray[np.generic]) -> Tensor:
-        flat = np.zeros(shape[0] * shape[1], np.int64)
-        flat[slots[fed]] = values[fed]
-        return torch.as_tensor(flat.reshape(shape), device=device)
+        return _filled(rows, slots, values, shape, device)
 
     return Layout(
         input_ids=filled(rows.tokens),
@@ -79,10 +91,21 @@ def lay_out(table: Table, device: torch.device | str, packing: bool = False, sha
         targets=torch.as_tensor(rows.tokens[positions].astype(np.int64), device=device),
         positions=positions,
         fed=int(rows.last.sum()),
+        rows=rows,
+        slots=slots,
     )
 
 
-def _rows(table: Table, positions: IntArray) -> Rows:
+def _filled(
+    rows: Rows, slots: IntArray, values: npt.NDArray[np.generic], shape: tuple[int, ...], device: torch.device | str
+) -> Tensor:
+    fed = rows.place < rows.last[rows.row]
+    flat = np.zeros(shape[0] * shape[1], np.int64 if values.dtype.kind == "i" else values.dtype)
+    flat[slots[fed]] = values[fed]
+    return torch.as_tensor(flat.reshape(shape), device=device)
+
+
+def _rows(table: Table, positions: IntArray, placeholders: npt.ArrayLike) -> Rows:
     tokens = table["tokens"]
     assert tokens.offsets is not None
     row = np.repeat(np.arange(len(tokens)), tokens.lengths)
@@ -90,7 +113,11 @@ def _rows(table: Table, positions: IntArray) -> Rows:
     first, last = np.full(len(tokens), len(row)), np.zeros(len(tokens), np.int64)
     np.minimum.at(first, row[positions], place[positions])
     np.maximum.at(last, row[positions], place[positions])
-    return Rows(tokens.values, row, place, tokens.offsets[:-1], table.groups, first, last)
+    media_end = np.zeros(len(tokens), np.int64)
+    if np.size(placeholders):
+        held = np.flatnonzero(np.isin(tokens.values, placeholders) & (place < last[row]))
+        np.maximum.at(media_end, row[held], place[held] + 1)
+    return Rows(tokens.values, row, place, tokens.offsets[:-1], table.groups, first, last, media_end)
 
 
 def _end_to_end(rows: Rows) -> tuple[tuple[int, int], IntArray]:

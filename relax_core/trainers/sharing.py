@@ -28,6 +28,8 @@ class Rows:
         groups: int64 ``[n]``.
         first: int64 ``[n]``: place of the first trainable token.
         last: int64 ``[n]``: place of the last trainable token; 0 in a row without any.
+        media_end: int64 ``[n]``: how many tokens there are up to the last placeholder of a medium, as far as the model
+            is shown it; 0 in a row without any.
     """
 
     tokens: npt.NDArray[np.generic]
@@ -37,6 +39,7 @@ class Rows:
     groups: IntArray
     first: IntArray
     last: IntArray
+    media_end: IntArray
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,8 @@ def attention_mask(seen_until: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _shared_tokens(rows: Rows) -> IntArray:
-    """int64 ``[n]``: how many tokens each row has in common with all others of its group, none of them trainable."""
+    """int64 ``[n]``: how many tokens each row has in common with all others of its group, none of them trainable; and
+    none, where some of the row's media are behind those: its media are together."""
     _, group = np.unique(rows.groups, return_inverse=True)
     members = np.flatnonzero(rows.last)
     example = np.full(len(rows.groups), len(rows.groups))
@@ -102,7 +106,9 @@ def _shared_tokens(rows: Rows) -> IntArray:
     owners, places = group[rows.row[candidates]], rows.place[candidates]
     differ = rows.tokens[candidates] != rows.tokens[rows.starts[example[owners]] + places]
     np.minimum.at(common, owners[differ], places[differ])
-    return common[group]
+    needed = np.zeros(len(common), np.int64)
+    np.maximum.at(needed, group[members], rows.media_end[members])
+    return np.where(needed <= common, common, 0)[group]
 
 
 def _sequences(rows: Rows, shared: IntArray) -> tuple[IntArray, npt.NDArray[np.bool_]]:

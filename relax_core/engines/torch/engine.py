@@ -9,7 +9,6 @@ import torch
 from relax_core.api.context import Context
 from relax_core.api.engine import Capability, Engine, GenerateRequest, Generation, Health
 from relax_core.api.errors import ConfigError, RelaxError, WeightSyncError
-from relax_core.api.media import Prompt
 from relax_core.api.rows import StopReason
 from relax_core.api.weights import Acknowledgement, Bucket, Manifest
 from relax_core.engines.requests import check_request, ended_by_context
@@ -74,7 +73,7 @@ class TorchEngine(Engine):
         if request.key in self._in_flight:
             raise RelaxError(f"request {request.key!r}: another request with this key is in flight")
         check_request(request, model.context_length, model.vocabulary, self.capabilities)
-        if model.media and (problem := model.media.problem(Prompt(request.prompt_ids, request.media))):
+        if model.media and (problem := model.media.problem(request.prompt_ids, request.media)):
             raise RelaxError(f"request {request.key!r}: {problem}")
         limit = min(request.sampling.max_new_tokens, model.context_length - len(request.prompt_ids))
         stop_ids = model.end_ids | frozenset(request.sampling.stop_token_ids)

@@ -7,9 +7,12 @@ from pydantic import Field, model_validator
 
 from relax_core.config import TrainerConfig
 
+Part = Literal["vision_tower", "vision_projection", "audio_tower", "audio_projection", "language_model"]
+"""Of a model: its towers, what fits their features into the language model, and that."""
+
 
 class TorchTrainerConfig(TrainerConfig):
-    """AdamW on one device per rank, for any causal language model of transformers."""
+    """AdamW on one device per rank, for any model of transformers that writes text."""
 
     parallel: Literal["ddp", "fsdp"] = Field(
         "ddp",
@@ -34,6 +37,12 @@ class TorchTrainerConfig(TrainerConfig):
         "behind them. Absent: on a CPU, for groups of up to 256 tokens, where it pays. Attention masks the tokens of "
         "other rows, it does not skip them. Needs `sdpa` or `eager` and layers that see all tokens before; the mask is "
         "of all tokens of a group by all.",
+    )
+
+    freeze: tuple[Part, ...] = Field(
+        (),
+        description="Parts of a model that sees or hears which are not trained. A projection fits what a tower makes "
+        "to the language model.",
     )
 
     def ignored_on_one_rank(self) -> Mapping[str, object]:

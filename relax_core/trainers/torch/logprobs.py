@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from relax_core.trainers.support import Support
+from relax_core.trainers.support import EXCLUDED, Support
 
 LOGITS_BYTES = 512 * 2**20
 
@@ -30,15 +30,19 @@ class Sampling:
         targets: int64 ``[N]``: the tokens.
         temperature: Divides the logits.
         support: Ids they could have been drawn from; ``None``: all.
+        excluded: int64 ``[E]``: ids that are never drawn; ``None``: none.
     """
 
     targets: Tensor
     temperature: float = 1.0
     support: Support | None = None
+    excluded: Tensor | None = None
 
     def warp(self, logits: Tensor, start: int = 0) -> Tensor:
         """float32 logits of the tokens from ``start`` on, divided and restricted as at sampling."""
         warped = logits.float() if self.temperature == 1 else logits.float() / self.temperature
+        if self.excluded is not None:
+            warped = warped.index_fill(-1, self.excluded, EXCLUDED)
         return warped if self.support is None else self.support.restrict(warped, start)
 
 

@@ -1,10 +1,10 @@
-"""Loading a causal language model, and finding out how far it lets itself be taken apart."""
+"""Loading a model that writes text, and finding out how far it lets itself be taken apart."""
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ HOST = "cpu"
 """Where weights wait that are not in use."""
 
 Model = Any
-"""A transformers causal language model; its library gives it no type that carries the attributes used here."""
+"""A transformers model that writes text; its library gives it no type that carries the attributes used here."""
 
 
 def load_model(source: ModelSource, device: str, folder: Path | None = None, dtype: str | None = None) -> Model:
@@ -37,6 +37,33 @@ def load_model(source: ModelSource, device: str, folder: Path | None = None, dty
     return model.to(device).eval()
 
 
+def last_states(model: Model, arguments: Mapping[str, Any]) -> Tensor:
+    """``[B, L, H]``: what the output layer is given."""
+    if model.base_model is not model:
+        states: Tensor = model.base_model(**arguments).last_hidden_state
+        return states
+    # The thinkers of omni models put their parts together in ``forward`` itself: it is run, but for the logits.
+    with _withheld_states(model.get_output_embeddings()) as withheld:
+        model(**arguments)
+    return withheld[0]
+
+
+@contextmanager
+def _withheld_states(head: nn.Module) -> Iterator[list[Tensor]]:
+    """Gives ``head`` no state to work on; yields what it was to be given."""
+    withheld: list[Tensor] = []
+
+    def withhold(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        withheld.append(inputs[0])
+        return (inputs[0][:, :0],)
+
+    handle = head.register_forward_pre_hook(withhold)
+    try:
+        yield withheld
+    finally:
+        handle.remove()
+
+
 def separable_head(model: Model) -> nn.Linear | None:
     """The output layer, if the logits are exactly that layer applied to the base model's last hidden states.
 
@@ -44,12 +71,13 @@ def separable_head(model: Model) -> nn.Linear | None:
     of logits, the layer's output is replaced by known numbers on a short input: they must come out as they are.
     """
     head = model.get_output_embeddings()
-    if type(head) is not nn.Linear or model.base_model is model:
+    if type(head) is not nn.Linear:
         return None
     ids = torch.arange(8, device=model.device)[None]
-    with torch.no_grad(), _replaced_output(head) as seen:
-        logits = model(input_ids=ids, use_cache=False).logits
-        hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    with torch.no_grad():
+        hidden = last_states(model, {"input_ids": ids, "use_cache": False})
+        with _replaced_output(head) as seen:
+            logits = model(input_ids=ids, use_cache=False).logits
     untouched = "output" in seen and torch.equal(logits.float(), seen["output"].float())
     if untouched and torch.allclose(hidden.float(), seen["input"].float(), rtol=1e-2, atol=1e-3):
         return head
@@ -86,8 +114,8 @@ def require_packing(model: Model) -> None:
     ids = torch.arange(12, device=model.device)[None]
     places = torch.cat([ids.new_tensor(range(length)) for length in (4, 8)])[None]
     with torch.no_grad():
-        alone = model.base_model(input_ids=ids[:, 4:], use_cache=False).last_hidden_state
-        packed = model.base_model(input_ids=ids, position_ids=places, use_cache=False).last_hidden_state[:, 4:]
+        alone = last_states(model, {"input_ids": ids[:, 4:], "use_cache": False})
+        packed = last_states(model, {"input_ids": ids, "position_ids": places, "use_cache": False})[:, 4:]
     tolerance = 1e-4 if model.dtype == torch.float32 else 0.05
     if not torch.allclose(packed, alone, tolerance, tolerance):
         raise ConfigError(f"trainer.packing: rows packed for {name} influence each other; use false")
@@ -113,10 +141,10 @@ def require_sharing(model: Model) -> None:
     mask = attention_mask(torch.tensor([[12] * 4 + [8] * 4 + [12] * 4], device=model.device), model.dtype)
     with torch.no_grad():
         rows = torch.cat([ids[:, :8], torch.cat([ids[:, :4], ids[:, 8:]], dim=1)])
-        alone = model.base_model(input_ids=rows, use_cache=False).last_hidden_state
+        alone = last_states(model, {"input_ids": rows, "use_cache": False})
         arguments = {"input_ids": ids, "position_ids": places, "attention_mask": mask, "use_cache": False}
         try:
-            shared = model.base_model(**arguments).last_hidden_state[0]
+            shared = last_states(model, arguments)[0]
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise ConfigError(f"{refused} does not take the mask ({error}); use false") from error
     tolerance = 1e-4 if model.dtype == torch.float32 else 0.05

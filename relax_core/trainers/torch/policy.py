@@ -1,21 +1,28 @@
-"""A causal language model that tells how probable the trainable tokens of a micro-batch are."""
+"""A model that tells how probable the trainable tokens of a micro-batch are."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from relax_core.api.columns import IntArray, Table
 from relax_core.api.context import ModelSource
+from relax_core.api.encoder import Encoder
 from relax_core.api.errors import ConfigError, TrainingError
+from relax_core.api.media import Encoded
 from relax_core.api.trainer import MicroBatch
+from relax_core.models.media_inputs import MediaInputs
+from relax_core.models.media_tokens import media_tokens
+from relax_core.models.parts import freeze
 from relax_core.trainers.layout import Layout, lay_out
+from relax_core.trainers.media import check_media, see
 from relax_core.trainers.sharing import attention_mask
 from relax_core.trainers.support import support_of
 from relax_core.trainers.torch.config import TorchTrainerConfig
@@ -25,6 +32,7 @@ from relax_core.trainers.torch.model import (
     HOST,
     Model,
     checkpoint_gradients,
+    last_states,
     load_model,
     require_packing,
     require_sharing,
@@ -58,7 +66,7 @@ class TokenOutputs(nn.Module):
     """A model and what becomes of its states, as one module: whoever shards its weights shards all that is used.
 
     Args:
-        model: A transformers causal language model.
+        model: A transformers model that writes text.
         head: Its output layer; ``None`` where its logits must be the model's own.
         chunk_tokens: See :func:`relax_core.trainers.torch.logprobs.logprobs_from_hidden`.
     """
@@ -74,7 +82,7 @@ class TokenOutputs(nn.Module):
         if not self.separable:
             logits = self.model(**arguments).logits
             return logprobs_from_logits(_chosen(logits, predictors), sampling)
-        hidden = self.model.base_model(**arguments).last_hidden_state
+        hidden = last_states(self.model, arguments)
         head = self.model.get_output_embeddings()
         return logprobs_from_hidden(_chosen(hidden, predictors), head, sampling, self.chunk_tokens)
 
@@ -88,17 +96,30 @@ class CausalPolicy:
         device: Where it computes.
         sharded: Whether its parameters are dealt to the ranks of the default process group, all of which call
             :meth:`score` and :meth:`idle` together.
+        encoders: Of the media it will be given.
 
     Raises:
         ConfigError: The model cannot do what the configuration asks.
     """
 
-    def __init__(self, config: TorchTrainerConfig, source: ModelSource, device: str, sharded: bool = False) -> None:
+    def __init__(
+        self,
+        config: TorchTrainerConfig,
+        source: ModelSource,
+        device: str,
+        sharded: bool = False,
+        encoders: Sequence[Encoder] = (),
+    ) -> None:
         self.config = config
         self.device = device
         self.dtype = getattr(torch, source.dtype)
         # The masters are the shards, so a model that is sharded is loaded in float32; where it may be too large.
         self.model = load_model(source, HOST, dtype="float32") if sharded else load_model(source, device)
+        freeze(self.model, config.freeze)
+        tokens = media_tokens(source)
+        self.media = MediaInputs(self.model, tokens, encoders) if tokens else None
+        if sharded and self.media is not None and encoders:
+            raise ConfigError("trainer.parallel: 'fsdp' trains with text alone, and there are encoders; use ddp")
         head = separable_head(self.model)
         if config.packing:
             require_packing(self.model)
@@ -113,13 +134,15 @@ class CausalPolicy:
         """One pass over a micro-batch; ``None``, at no cost, when none of its tokens is trainable."""
         if not batch.temperature > 0:
             raise ConfigError(f"sampling.temperature: {batch.temperature} gives no probabilities; it must be above 0")
-        layout = lay_out(batch.table, self.device, self.config.packing, self.share_up_to)
+        placeholders = self._placeholders(batch)
+        layout = lay_out(batch.table, self.device, self.config.packing, self.share_up_to, placeholders)
         if layout is None:
             return None
         self._require_known(batch.table)
         support = support_of(batch.table, layout.positions, self.device)
-        sampling = Sampling(layout.targets, batch.temperature, support)
-        logprobs, entropy = self.outputs(self._arguments(layout), layout.predictors, sampling)
+        never = torch.as_tensor(placeholders, device=self.device) if len(placeholders) else None
+        sampling = Sampling(layout.targets, batch.temperature, support, never)
+        logprobs, entropy = self.outputs(self._arguments(layout, batch.media), layout.predictors, sampling)
         return Scored({"logprobs": logprobs, "entropy": entropy}, layout.positions, layout.fed)
 
     def _require_known(self, table: Table) -> None:
@@ -134,12 +157,29 @@ class CausalPolicy:
         logprobs, _ = self.outputs({"input_ids": token[None], "use_cache": False}, token, Sampling(token))
         return logprobs.sum() * 0.0
 
-    def _arguments(self, layout: Layout) -> dict[str, Any]:
+    def _placeholders(self, batch: MicroBatch) -> IntArray:
+        """The ids that stand for media, of which a batch has as many as it has media for."""
+        if self.media is not None:
+            check_media(batch.table, batch.media, self.media)
+            return self.media.placeholders
+        if batch.media:
+            raise ConfigError(f"trainer: {type(self.model).__name__} takes no media, and rows have some")
+        return np.empty(0, np.int64)
+
+    def _arguments(self, layout: Layout, media: Mapping[int, Sequence[Encoded]]) -> dict[str, Any]:
         arguments: dict[str, Any] = {"input_ids": layout.input_ids, "use_cache": False}
         if layout.position_ids is not None:
             arguments["position_ids"] = layout.position_ids
         if layout.seen_until is not None:
             arguments["attention_mask"] = attention_mask(layout.seen_until, self.dtype)
+        if self.media is not None and layout.rows.media_end.any():
+            seen = see(layout, media, self.media)
+            positions = seen.position_ids
+            if self.config.packing:
+                # transformers tells rows apart by the numbers of their tokens, which come before the three axes
+                assert layout.position_ids is not None
+                positions = torch.cat([layout.position_ids[None].to(positions.dtype), positions])
+            arguments |= {**seen.arguments, "position_ids": positions}
         return arguments
 
 

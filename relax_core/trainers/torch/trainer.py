@@ -51,19 +51,20 @@ class TorchTrainer(Trainer):
         self._waiting: dict[str, Tensor] = {}
 
     def start(self) -> None:
-        self.policy = CausalPolicy(self.config, self.source, self.context.device, self.collective)
-        parameters = dict(self.policy.model.named_parameters())
+        context = self.context
+        self.policy = CausalPolicy(self.config, self.source, context.device, self.collective, context.encoders)
+        trained = {name: each for name, each in self.policy.model.named_parameters() if each.requires_grad}
         if self.collective:
             self.optimizer: MasterOptimizer = ShardedOptimizer(
-                self.config, parameters, exact=self.source.dtype == "float32"
+                self.config, trained, exact=self.source.dtype == "float32"
             )
             return
-        masters: dict[str, Tensor] = dict(parameters)
+        masters: dict[str, Tensor] = dict(trained)
         if self.source.dtype != "float32":
             exact = load_model(self.source, self.context.device, dtype="float32")
-            masters = {name: parameter.detach() for name, parameter in exact.named_parameters()}
+            masters = {name: each.detach() for name, each in exact.named_parameters() if name in trained}
         optimizer = MasterOptimizer if self.context.world_size == 1 else DataParallelOptimizer
-        self.optimizer = optimizer(self.config, parameters, masters)
+        self.optimizer = optimizer(self.config, trained, masters)
 
     def forward(self, batches: Sequence[MicroBatch], outputs: frozenset[str]) -> Mapping[str, Column]:
         if unknown := outputs - OUTPUTS:
@@ -86,7 +87,8 @@ class TorchTrainer(Trainer):
             if scored is not None:
                 tokens = tokens_of(batch, scored.outputs, self.context.device)
                 objective, sums = weigh(loss(tokens), scored.fed)
-                objective.backward()
+                if objective.requires_grad:  # not of text alone, where the language model is frozen
+                    objective.backward()
                 total += sums
             elif self.collective:
                 self.policy.idle().backward()

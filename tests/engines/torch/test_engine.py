@@ -51,9 +51,9 @@ async def test_a_prompt_that_a_group_shares_is_computed_once(
     prefills: list[list[tuple[int, ...]]] = []
 
     class Recorded(Decoder):
-        def add(self, sequences: Any) -> list[int]:
+        def add(self, sequences: Any, media: Any = None) -> list[int]:
             prefills.append(list(sequences))
-            return super().add(sequences)
+            return super().add(sequences, media)
 
     monkeypatch.setattr(batch, "Decoder", Recorded)
     await generate_all(engine, [*group("a", [5, 6], max_new_tokens=2), *group("b", [7], max_new_tokens=2)])
