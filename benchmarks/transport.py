@@ -9,7 +9,7 @@ that take part, servers included; that of a Ray cluster includes what it uses wh
 Of several rounds the least counts, as whatever else the machine does only adds. Wall-clock rates are stored beside it
 and mean something on an idle machine only.
 
-The results are stored in benchmarks/results/transport.json, way by way.
+The results are stored in benchmarks/results/transport.json, cell by cell.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from typing import Any
 
 import psutil
 from transport_batches import PATIENCE, SHAPES, Shape, Turns, batch, values_bytes
-from transport_ways import CONSUMER, IN_ACTORS, IN_THREADS, WAYS, Side, Way
+from transport_ways import CONSUMER, IN_ACTORS, IN_THREADS, ON_QUEUE, WAYS, Side, Way
 
 RESULT = Path(__file__).resolve().parent / "results" / "transport.json"
 PACKAGES = ("relax-core", "numpy", "msgpack", "pyzmq", "ray", "transferqueue")
@@ -154,7 +154,7 @@ def _cluster(names: list[str]) -> Iterator[None]:
         runtime_env=environment,
     )
     try:
-        if "transferqueue" in names:
+        if set(names) & set(ON_QUEUE):
             import transfer_queue
             from omegaconf import OmegaConf
 
@@ -165,25 +165,23 @@ def _cluster(names: list[str]) -> Iterator[None]:
         ray.shutdown()
 
 
-def report(cells: Mapping[str, Mapping[str, Any]]) -> None:
+def table(cells: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
     """The table of docs/measurements.md: CPU seconds per GB, and CPU microseconds per row where a batch is one row."""
-    print("| way |", " | ".join(f"`{shape}`" for shape in SHAPES), "|")
-    print("| --- |", " | ".join("---" for _ in SHAPES), "|")
+    lines = [["way", *(f"`{shape}`" for shape in SHAPES)], ["---"] * (1 + len(SHAPES))]
     for name, row in cells.items():
-        numbers = [_number(row[shape], SHAPES[shape]) if shape in row else "" for shape in SHAPES]
-        print(f"| {name} |", " | ".join(numbers), "|")
+        lines.append([name, *(_number(row[shape], SHAPES[shape]) if shape in row else "" for shape in SHAPES)])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _number(cell: Mapping[str, float], shape: Shape) -> str:
     return f"{cell['cpu_us_per_batch']:.0f} µs" if shape.rows == 1 else f"{cell['cpu_s_per_gb']:.2f}"
 
 
-def _store(cells: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    """Ways that were not measured this time keep the cells they have."""
+def _store(cells: Mapping[str, Mapping[str, Any]]) -> None:
+    """Cells that were not measured this time stay as they are."""
     stored = json.loads(RESULT.read_text())["cells"] if RESULT.exists() else {}
-    measured = {name: {**facts, "cells": row} for name, row in cells.items()}
-    found = {name: {**stored, **measured}[name] for name in WAYS if name in {**stored, **measured}}
-    RESULT.write_text(json.dumps({"cells": found, "versions": _versions()}, indent=2) + "\n")
+    found = {name: {**stored.get(name, {}), **cells.get(name, {})} for name in WAYS if name in {**stored, **cells}}
+    RESULT.write_text(json.dumps({"cells": found, "cores": os.cpu_count(), "versions": _versions()}, indent=2) + "\n")
 
 
 def _versions() -> dict[str, str]:
@@ -211,15 +209,18 @@ def main() -> None:
                     found[name].setdefault(shape, []).append(cell)
                     print(f"{shape} {name}: {cell['cpu_s_per_gb']:.3f} CPU s/GB", flush=True)
     cells = {
-        name: {
-            shape: {key: round(value, 4) for key, value in min(runs, key=lambda run: run["cpu_s_per_gb"]).items()}
-            for shape, runs in shapes.items()
-        }
+        name: {shape: _least(runs) | {"seconds": arguments.seconds} for shape, runs in shapes.items()}
         for name, shapes in found.items()
     }
-    report(cells)
+    print(table(cells))
     if not arguments.short:
-        _store(cells, {"rounds": arguments.rounds, "seconds": arguments.seconds, "cores": os.cpu_count()})
+        _store(cells)
+
+
+def _least(runs: list[dict[str, float]]) -> dict[str, float]:
+    """Of several rounds, the one that counts."""
+    least = min(runs, key=lambda run: run["cpu_s_per_gb"])
+    return {key: round(value, 4) for key, value in least.items()} | {"rounds": len(runs)}
 
 
 if __name__ == "__main__":

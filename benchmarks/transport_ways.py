@@ -32,10 +32,13 @@ CONSUMER = "bench-consumer"
 ARRIVED: queue.Queue[list[Any]] = queue.Queue()
 """References that the consumer's actor has been pushed."""
 
-TRANSPORTS = {
-    name: (f"relax_core.transports.{name}.transport:{kind}", f"relax_core.transports.{name}.config:{kind}Config")
-    for name, kind in (("memory", "MemoryTransport"), ("shm", "ShmTransport"), ("ray", "RayTransport"))
+TRANSPORTS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "memory": ("relax_core.transports.memory", "MemoryTransport", {}),
+    "shm": ("relax_core.transports.shm", "ShmTransport", {}),
+    "ray": ("relax_core.transports.ray", "RayTransport", {}),
+    "transferqueue": ("relax_transferqueue", "TransferQueueTransport", {"attach": True}),
 }
+"""Relax's transports: package, class and settings."""
 
 
 class Way(ABC):
@@ -80,6 +83,8 @@ class RelaxWay(Way):
         self._end().open(specs, [Consumer("consumer", reads=names, light=names)])
 
     def close(self) -> None:
+        for end in self._ends:
+            end.close()
         self._ends.clear()
         shutil.rmtree(self._folder)
 
@@ -108,10 +113,11 @@ class RelaxWay(Way):
     def _end(self) -> Transport:
         """This process's end; the sides of the transport in memory share one."""
         if not self._ends or self._name != "memory":
-            target, config = TRANSPORTS[self._name]
+            package, name, settings = TRANSPORTS[self._name]
             capacity = 2 * IN_FLIGHT * sum(column.nbytes for column in batch(self.shape))
-            settings = load_target(config)(capacity_bytes=capacity)
-            self._ends.append(load_target(target)(settings, Context(self._folder.name, 0, self._folder)))
+            config = load_target(f"{package}.config:{name}Config")(capacity_bytes=capacity, **settings)
+            build = load_target(f"{package}.transport:{name}")
+            self._ends.append(build(config, Context(self._folder.name, 0, self._folder)))
         return self._ends[-1]
 
 
@@ -308,7 +314,9 @@ WAYS: dict[str, Callable[[Shape], Way]] = {
     "relax shm": lambda shape: RelaxWay(shape, "shm"),
     "ray numpy": RayObjects,
     "relax ray": lambda shape: RelaxWay(shape, "ray"),
+    "relax transferqueue": lambda shape: RelaxWay(shape, "transferqueue"),
     "transferqueue": TransferQueueWay,
 }
 IN_THREADS = ("memcpy", "relax memory")
-IN_ACTORS = ("ray numpy", "relax ray", "transferqueue")
+ON_QUEUE = ("relax transferqueue", "transferqueue")
+IN_ACTORS = ("ray numpy", "relax ray", *ON_QUEUE)

@@ -117,7 +117,7 @@ class Column:
     @property
     def lengths(self) -> IntArray:
         """int64 ``[n]`` length of each entry's own axis (ones where it has none)."""
-        return np.ones(len(self), np.int64) if self.offsets is None else np.diff(self.offsets)
+        return np.ones(len(self), np.int64) if self.offsets is None else self.offsets[1:] - self.offsets[:-1]
 
     def select(self, rows: npt.ArrayLike) -> "Column":
         """The same column for a choice of rows, by position, in the order given."""

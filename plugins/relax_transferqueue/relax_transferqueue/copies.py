@@ -53,11 +53,11 @@ def _stored(group: Group[Column], rows: dict[str, dict[str, Array]], new_row: Ca
     names: list[str] = []
     cells: dict[str, Cells[Stored]] = {}
     for name, written in group.cells.items():
-        cells[name] = Cells()
-        for number, piece in enumerate(written.pieces):
+        cells[name] = []
+        for number, piece in enumerate(written):
             if number == len(names):
                 names.append(new_row())
             rows.setdefault(names[number], {})[name] = piece.part.values
             part = Stored.of(piece.part, names[number])
-            cells[name].add(Piece(piece.places, part, piece.version, piece.picks))
+            cells[name].append(Piece(piece.places, part, piece.version, piece.picks))
     return with_cells(group, cells)

@@ -60,7 +60,7 @@ def stored(entries: Entries[Column], row: str) -> Entries[Stored]:
 
 def rows_of(group: Group[Stored]) -> set[str]:
     """The rows of TransferQueue that a group is in."""
-    return {piece.part.row for cells in group.cells.values() for piece in cells.pieces}
+    return {piece.part.row for pieces in group.cells.values() for piece in pieces}
 
 
 def fields_of(groups: Iterable[Group[Stored]], names: Iterable[str]) -> dict[str, set[str]]:
@@ -69,7 +69,7 @@ def fields_of(groups: Iterable[Group[Stored]], names: Iterable[str]) -> dict[str
     names = list(names)
     for group in groups:
         for name in names:
-            for piece in group.cells[name].pieces if name in group.cells else ():
+            for piece in group.cells.get(name, ()):
                 fields.setdefault(piece.part.row, set()).add(name)
     return fields
 
@@ -88,8 +88,7 @@ def loaded(
     cells: dict[str, Cells[Column]] = {}
     for name in names:
         if name in group.cells:
-            cells[name] = Cells(
-                Piece(piece.places, piece.part.column(found), piece.version, piece.picks)
-                for piece in group.cells[name].pieces
-            )
+            cells[name] = [
+                Piece(piece.places, piece.part.column(found), piece.version, piece.picks) for piece in group.cells[name]
+            ]
     return with_cells(group, cells)

@@ -26,6 +26,9 @@ class Declarations:
                 raise TransportError(
                     f"{consumer.name}: light columns {sorted(consumer.light - consumer.reads)} not in reads"
                 )
+        self._light = {
+            consumer.name: [self.schema.specs[name] for name in sorted(consumer.light)] for consumer in consumers
+        }
         if len(self.consumers) != len(consumers):
             raise TransportError(f"a consumer is declared twice among {[consumer.name for consumer in consumers]}")
 
@@ -36,7 +39,7 @@ class Declarations:
 
     def light(self, consumer: str) -> list[ColumnSpec]:
         """Columns that come with a lease of this consumer."""
-        return [self.schema.specs[name] for name in sorted(self.consumers[consumer].light)]
+        return self._light[consumer]
 
     def readable(self, consumer: str, columns: Sequence[str]) -> list[ColumnSpec]:
         """The named columns; ``TransportError`` for one that the consumer does not declare to read."""

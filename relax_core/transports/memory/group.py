@@ -27,22 +27,8 @@ class Piece(NamedTuple, Generic[P]):
     picks: IntArray | None = None
 
 
-class Cells(Generic[P]):
-    """The entries of one column in one group. A single piece is in the order of the rows."""
-
-    def __init__(self, pieces: Iterable[Piece[P]] = ()) -> None:
-        self.pieces = list(pieces)
-        self.count = sum([len(piece.places) for piece in self.pieces])
-
-    @property
-    def places(self) -> IntArray:
-        """Rows that have an entry, in the order of the pieces."""
-        return np.concatenate([piece.places for piece in self.pieces])
-
-    def add(self, piece: Piece[P]) -> None:
-        """Adds entries for rows that have none yet."""
-        self.pieces.append(piece)
-        self.count += len(piece.places)
+Cells = list[Piece[P]]
+"""The entries of one column in one group. A single piece is in the order of the rows."""
 
 
 class Group(Generic[P]):
@@ -120,8 +106,9 @@ class Group(Generic[P]):
     def settle(self, names: Iterable[str]) -> None:
         """Of a closed group: notes which of these columns every row has by now."""
         for name in names:
-            cells = self.cells[name]
-            if cells.count == (1 if cells.pieces[0].part.spec.level == "group" else self.rows):
+            pieces = self.cells[name]
+            whole = 1 if pieces[0].part.spec.level == "group" else self.rows
+            if sum([len(piece.places) for piece in pieces]) == whole:
                 self.complete.add(name)
 
     def _refuse_shared(self, entries: Entries[P]) -> None:
@@ -130,10 +117,10 @@ class Group(Generic[P]):
                 raise TransportError(f"{part.spec.name!r} of group {self.key} is written already")
 
     def _unwritten(self, places: IntArray, part: P, version: int, repeat: bool) -> Piece[P]:
-        cells = self.cells.get(part.spec.name)
-        if cells is None:
+        pieces = self.cells.get(part.spec.name)
+        if pieces is None:
             return Piece(places, part, version)
-        there = np.isin(places, cells.places)
+        there = np.isin(places, np.concatenate([piece.places for piece in pieces]))
         if not there.any():
             return Piece(places, part, version)
         if not repeat:
@@ -154,8 +141,9 @@ class Group(Generic[P]):
                     )
 
     def _add(self, piece: Piece[P]) -> None:
-        name = piece.part.spec.name
-        if name not in self.cells:
-            self.cells[name] = Cells()
-        self.cells[name].add(piece)
+        pieces = self.cells.get(piece.part.spec.name)
+        if pieces is None:
+            self.cells[piece.part.spec.name] = [piece]
+        else:
+            pieces.append(piece)
         self.nbytes += piece.part.nbytes

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 from relax_core.api.columns import NO_VERSION
 from relax_core.api.errors import DeadlineExceeded, EndOfStream, LeaseExpired, TransportError
@@ -26,8 +26,7 @@ class Holding:
     expires: float
 
 
-@dataclass(frozen=True)
-class Taken(Generic[P]):
+class Taken(NamedTuple, Generic[P]):
     """Groups that have just been handed out; see :class:`relax_core.api.transport.Lease`."""
 
     key: str
@@ -87,12 +86,12 @@ class Index(Generic[P]):
         if repeat and (known := self._closed_before(key)) is not None:
             return known
         group = self._writable(key)
-        if not self._fits(group, entries.nbytes):
+        nbytes = entries.nbytes
+        if not self._fits(group, nbytes):
             return None
-        before = group.nbytes
         places = group.append(rows, entries, NO_VERSION if version is None else version)
         self.held.groups[key] = group
-        self._nbytes += group.nbytes - before
+        self._nbytes += nbytes
         if close:
             self._close(group)
         return places

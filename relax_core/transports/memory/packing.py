@@ -1,6 +1,6 @@
 """Columns in one stretch of memory: the copy that a transport makes of what it is given."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,53 +12,83 @@ from relax_core.transports.memory.schema import Entries
 ALIGNMENT = 64
 """Bytes; a cache line, and a multiple of every dtype's size."""
 
+Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 
 
 class Place(NamedTuple):
-    """Where a column is: bytes from the beginning of its buffer to its values, and to its offsets if it has any."""
+    """Where a column is in a buffer, and how much of it there is.
 
+    Args:
+        entries: How many there are.
+        nbytes: Bytes of values and offsets.
+        length: Values along the first axis.
+        values: Bytes from the beginning of the buffer to the values.
+        offsets: The same for the offsets, if it has any.
+    """
+
+    entries: int
+    nbytes: int
+    length: int
     values: int
     offsets: int | None
 
 
-def packed(entries: Entries[Column], allocate: Callable[[int], Bytes]) -> tuple[Entries[Column], list[Place]]:
-    """A copy of some entries in one buffer, and where in it each of ``rows`` and ``shared`` is.
+def layout(columns: Sequence[Column]) -> tuple[list[Place], int]:
+    """The place of each of some columns in a buffer, and the buffer's size.
 
     Per-token columns of one row have the same lengths, so they share one copy of their offsets.
-
-    Args:
-        entries: What to copy.
-        allocate: Gives a buffer of so many bytes.
     """
-    columns = (*entries.rows, *entries.shared)
     places, end, lengths = [], 0, None
     for column in columns:
-        values, end = end, _after(end, column.values)
-        offsets = None
-        if column.offsets is not None and column.spec.level == "token" and lengths is not None:
-            offsets = lengths
-        elif column.offsets is not None:
-            offsets, end = end, _after(end, column.offsets)
+        nbytes, length = column.values.nbytes, len(column.values)
+        values, end = end, end + aligned(nbytes)
+        if column.offsets is None:
+            places.append(Place(length, nbytes, length, values, None))
+            continue
+        offsets = lengths if column.spec.level == "token" else None
+        if offsets is None:
+            offsets, end = end, end + aligned(column.offsets.nbytes)
             lengths = offsets if column.spec.level == "token" else lengths
-        places.append(Place(values, offsets))
-    buffer = allocate(end)
+        places.append(Place(len(column.offsets) - 1, nbytes + column.offsets.nbytes, length, values, offsets))
+    return places, end
+
+
+def aligned(nbytes: int) -> int:
+    """The next multiple of the alignment."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def pack(columns: Sequence[Column], places: Sequence[Place], buffer: Bytes) -> list[tuple[Array, IntArray | None]]:
+    """Copies columns to their places in a buffer; returns the values and offsets of each there."""
     written: dict[int, IntArray] = {}
-    copies = [_copy(column, place, buffer, written) for column, place in zip(columns, places, strict=True)]
+    return [_copy(column, place, buffer, written) for column, place in zip(columns, places, strict=True)]
+
+
+def packed(entries: Entries[Column]) -> Entries[Column]:
+    """A copy of some entries in memory that nobody else has, read-only."""
+    columns = (*entries.rows, *entries.shared)
+    places, nbytes = layout(columns)
+    arrays = pack(columns, places, np.empty(nbytes, np.uint8))
+    copies = [read_only(Column(column.spec, *copy)) for column, copy in zip(columns, arrays, strict=True)]
     rows = len(entries.rows)
-    return Entries(tuple(copies[:rows]), tuple(copies[rows:]), entries.lengths), places
+    return Entries(tuple(copies[:rows]), tuple(copies[rows:]), entries.lengths)
 
 
-def _after(start: int, array: npt.NDArray[Any]) -> int:
-    return start + -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+def read_only(column: Column) -> Column:
+    """The same column, whose arrays nobody can write to any more."""
+    column.values.flags.writeable = False
+    if column.offsets is not None:
+        column.offsets.flags.writeable = False
+    return column
 
 
-def _copy(column: Column, place: Place, buffer: Bytes, written: dict[int, IntArray]) -> Column:
-    values: npt.NDArray[Any] = np.ndarray(column.values.shape, column.values.dtype, buffer, place.values)
+def _copy(column: Column, place: Place, buffer: Bytes, written: dict[int, IntArray]) -> tuple[Array, IntArray | None]:
+    values: Array = np.ndarray(column.values.shape, column.values.dtype, buffer, place.values)
     values[...] = column.values
     if column.offsets is None or place.offsets is None:
-        return Column(column.spec, values)
+        return values, None
     if place.offsets not in written:
         written[place.offsets] = np.ndarray(column.offsets.shape, np.int64, buffer, place.offsets)
         written[place.offsets][...] = column.offsets
-    return Column(column.spec, values, written[place.offsets])
+    return values, written[place.offsets]

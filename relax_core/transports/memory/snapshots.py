@@ -11,8 +11,9 @@ from relax_core.api.errors import TransportError
 from relax_core.dataflow.ids import IdSet
 from relax_core.transports.memory.blobs import Blobs
 from relax_core.transports.memory.declarations import Declarations
-from relax_core.transports.memory.group import Cells, Group, Piece
+from relax_core.transports.memory.group import Group, Piece
 from relax_core.transports.memory.index import Held
+from relax_core.transports.memory.packing import read_only
 from relax_core.transports.memory.schema import cut
 
 
@@ -73,7 +74,7 @@ def _rows(groups: Iterable[Group[Column]], declared: Declarations) -> dict[str, 
 
 def _cells(groups: Sequence[Group[Column]], spec: ColumnSpec) -> dict[str, Any]:
     """All entries of one column; ``owners`` and ``places`` say to which group and row each belongs."""
-    cells = [(group.key, group.cells[spec.name].pieces) for group in groups if spec.name in group.cells]
+    cells = [(group.key, group.cells[spec.name]) for group in groups if spec.name in group.cells]
     held = [(key, piece) for key, pieces in cells for piece in pieces]
     counts = [len(piece.places) for _, piece in held]
     parts = [piece.part if piece.picks is None else piece.part.select(piece.picks) for _, piece in held]
@@ -115,9 +116,9 @@ def _fill(groups: Mapping[int, Group[Column]], spec: ColumnSpec, stored: Mapping
     for start, stop in pairwise(borders):
         group = groups[int(owners[start])]
         part = _copy(cut(column, start, stop))
-        group.cells.setdefault(spec.name, Cells()).add(Piece(places[start:stop].copy(), part, int(versions[start])))
+        group.cells.setdefault(spec.name, []).append(Piece(places[start:stop].copy(), part, int(versions[start])))
         group.nbytes += part.nbytes
 
 
 def _copy(column: Column) -> Column:
-    return Column(column.spec, column.values.copy(), column.offsets)
+    return read_only(Column(column.spec, column.values.copy(), column.offsets))

@@ -17,18 +17,17 @@ NONE = np.empty(0, np.int64)
 def table_of(groups: Sequence[Group[Column]], specs: Sequence[ColumnSpec]) -> Table:
     """All rows of some groups with columns that are complete in each of them; ids ascend if the groups do.
 
-    The arrays of the columns are read-only. Where a column is held in one piece they are that piece's own; otherwise
-    they are a copy.
+    Where a column is held in one piece, its arrays are that piece's own; otherwise they are a copy.
     """
-    counts = [group.rows for group in groups]
     ids = np.concatenate([NONE, *(row_ids(group.key, range(group.rows)) for group in groups)])
     columns, versions = {}, {}
+    repeated: dict[tuple[int, int], IntArray] = {}
     for spec in specs:
-        column, version = _joined(groups, spec)
+        column, version = _joined(groups, spec, repeated)
         if spec.level == "group":
-            spread = np.repeat(np.arange(len(groups)), counts)
+            spread = np.repeat(np.arange(len(groups)), [group.rows for group in groups])
             column, version = column.select(spread), None if version is None else version[spread]
-        columns[spec.name] = _read_only(column)
+        columns[spec.name] = column
         if version is not None:
             versions[spec.name] = version
     return Table(ids, ids >> PLACE_BITS, columns, versions)
@@ -56,19 +55,23 @@ def wanted_rows(table: Table, wanted: IntArray | None) -> Table:
     return table.select(np.searchsorted(table.ids, wanted))
 
 
-def _joined(groups: Sequence[Group[Column]], spec: ColumnSpec) -> tuple[Column, IntArray | None]:
+def _joined(
+    groups: Sequence[Group[Column]], spec: ColumnSpec, repeated: dict[tuple[int, int], IntArray]
+) -> tuple[Column, IntArray | None]:
     """One column of all groups in the order of their rows, and the versions of its entries, if any has one."""
+    if len(groups) == 1 and len(cells := groups[0].cells[spec.name]) == 1 and cells[0].picks is None:
+        return cells[0].part, _versions(cells[0], repeated)
     pieces: list[tuple[int, Piece[Column]]] = []
     base, in_order = 0, True
     for group in groups:
-        cells = group.cells[spec.name].pieces
+        cells = group.cells[spec.name]
         in_order &= len(cells) == 1
         pieces += [(base, piece) for piece in cells]
         base += group.rows
     parts = [piece.part if piece.picks is None else piece.part.select(piece.picks) for _, piece in pieces]
     if not parts:
         return Column.of(spec, []), None
-    column = parts[0] if len(parts) == 1 else Column.concat(parts)
+    column = Column.concat(parts)
     versions = None
     if any([piece.version != NO_VERSION for _, piece in pieces]):
         versions = np.concatenate([np.full(len(piece.places), piece.version) for _, piece in pieces])
@@ -78,8 +81,12 @@ def _joined(groups: Sequence[Group[Column]], spec: ColumnSpec) -> tuple[Column, 
     return column.select(order), None if versions is None else versions[order]
 
 
-def _read_only(column: Column) -> Column:
-    for array in (column.values, column.offsets):
-        if array is not None:
-            array.flags.writeable = False
-    return column
+def _versions(piece: Piece[Column], known: dict[tuple[int, int], IntArray]) -> IntArray | None:
+    """Of each entry, read-only: columns that were written together share it."""
+    if piece.version == NO_VERSION:
+        return None
+    key = len(piece.places), piece.version
+    if key not in known:
+        known[key] = np.full(*key)
+        known[key].flags.writeable = False
+    return known[key]

@@ -17,7 +17,7 @@ from relax_core.transports.memory.config import MemoryTransportConfig
 from relax_core.transports.memory.declarations import Declarations
 from relax_core.transports.memory.index import Index
 from relax_core.transports.memory.packing import packed
-from relax_core.transports.memory.schema import Entries, Writing, row_ids, split
+from relax_core.transports.memory.schema import Writing, row_ids, split
 from relax_core.transports.memory.snapshots import restored, snapshot_of
 from relax_core.transports.memory.tables import table_of, wanted_groups, wanted_rows
 
@@ -63,7 +63,7 @@ class MemoryTransport(Transport):
         repeat: bool = False,
     ) -> IntArray:
         rows, entries = self._index.declared.schema.check_append(group, columns)
-        entries = _copied(entries)
+        entries = packed(entries)
         deadline = time.monotonic() + timeout
         with self._changed:
             while (places := self._index.append(group, rows, entries, version, close, repeat)) is None:
@@ -77,7 +77,7 @@ class MemoryTransport(Transport):
         self, ids: npt.ArrayLike, columns: Sequence[Column], version: int | None = None, repeat: bool = False
     ) -> None:
         writings = [
-            Writing(writing.group, writing.places, _copied(writing.entries))
+            Writing(writing.group, writing.places, packed(writing.entries))
             for writing in split(ids, columns, self._index.declared.schema)
         ]
         with self._changed:
@@ -163,8 +163,3 @@ class MemoryTransport(Transport):
     def depth(self) -> Mapping[str, int]:
         with self._changed:
             return self._index.depth()
-
-
-def _copied(entries: Entries[Column]) -> Entries[Column]:
-    """The same entries in memory that nobody else has."""
-    return packed(entries, lambda nbytes: np.empty(nbytes, np.uint8))[0]

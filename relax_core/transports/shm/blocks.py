@@ -5,6 +5,7 @@ where it is.
 """
 
 import os
+from collections.abc import Sequence
 from weakref import WeakSet
 
 
@@ -32,9 +33,10 @@ class End:
         self.pins[self.answers] = blocks
         return self.answers
 
-    def unpin(self, answer: int) -> None:
-        """The end is done with that answer."""
-        self.pins.pop(answer, None)
+    def unpin(self, answers: Sequence[int]) -> None:
+        """The end is done with these answers."""
+        for answer in answers:
+            self.pins.pop(answer, None)
 
     def leave(self) -> None:
         """The process is dead, and with it all that it was reading."""

@@ -7,21 +7,23 @@ import uuid
 import weakref
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from relax_core.api.errors import DeadlineExceeded, TransportError, TransportLost
 from relax_core.transports.memory.declarations import Declarations
-from relax_core.transports.shm.wire import SOCKET, Messages, address, encoded, error_of, receive
+from relax_core.transports.shm.wire import CHUNK, SOCKET, Messages, address, encoded, error_of, receive
 
 _TIMEVAL = struct.Struct("ll")
 
 
-class Answer(NamedTuple):
-    """What the server says to a call, and descriptors of files that came with it."""
+@dataclass
+class Files:
+    """Descriptors that go with a call and come with its answer."""
 
-    result: Any
-    descriptors: list[int]
+    sent: int | None = None
+    received: list[int] = field(default_factory=list)
 
 
 class Line:
@@ -49,20 +51,22 @@ class Line:
             self.socket.close()
             raise
 
-    def call(self, message: bytes, seconds: float, descriptor: int | None = None) -> tuple[Any, list[int]]:
-        """The answer, and descriptors that came with it; ``descriptor`` goes with the message. Errors as above."""
+    def call(self, message: bytes, seconds: float, files: Files | None = None) -> Any:
+        """The answer; ``files`` go with the message and come with it. Errors as above."""
         self._limit(seconds)
-        if descriptor is not None:
-            message = message[socket.send_fds(self.socket, [message], [descriptor]) :]
+        if files is not None and files.sent is not None:
+            message = message[socket.send_fds(self.socket, [message], [files.sent]) :]
         self.socket.sendall(message)
-        descriptors: list[int] = []
         while True:
-            data, more = receive(self.socket)
-            descriptors += more
+            if files is None:
+                data = self.socket.recv(CHUNK)
+            else:
+                data, more = receive(self.socket)
+                files.received += more
             if not data:
                 raise ConnectionResetError("it has closed the connection")
-            for answer in self._messages.feed(data):
-                return answer, descriptors
+            if answers := self._messages.feed(data):
+                return answers[0]
 
     def _limit(self, seconds: float) -> None:
         """Of waits in the kernel, which a timeout of the socket's own would make twice as many."""
@@ -109,7 +113,7 @@ class Link:
         assert self._declared is not None
         return self._declared
 
-    def call(self, method: str, *arguments: Any, wait: float = 0.0, descriptor: int | None = None) -> Answer:
+    def call(self, method: str, *arguments: Any, wait: float = 0.0, files: Files | None = None) -> Any:
         """Calls a method of :class:`relax_core.transports.shm.service.Service`, which may wait for so many seconds.
 
         Raises:
@@ -122,17 +126,19 @@ class Link:
         except IndexError:
             line = self._line()
         done: list[int] = []
-        with suppress(IndexError):
-            while self.done:
-                done.append(self.done.popleft())
-        answer = self._ask(line, [method, done, *arguments], self._seconds + wait, descriptor)
+        if self.done:
+            with suppress(IndexError):  # another thread may take the last
+                while self.done:
+                    done.append(self.done.popleft())
+        failure, result, freed, unused = self._ask(line, [method, done, *arguments], self._seconds + wait, files)
         idle.append(line)
-        (failure, result, freed, unused), descriptors = answer
-        self.freed.extend(freed)
-        self.unused.extend(unused)
+        if freed:
+            self.freed.extend(freed)
+        if unused:
+            self.unused.extend(unused)
         if failure:
             raise error_of(failure)
-        return Answer(result, descriptors)
+        return result
 
     def _line(self) -> Line:
         try:
@@ -141,7 +147,7 @@ class Link:
             raise self._late("a connection") from error
         except OSError as error:
             raise self._gone(error) from error
-        (_, (server, declared), *_), _ = self._ask(line, ["hello", [], self._end], self._seconds)
+        _, (server, declared), *_ = self._ask(line, ["hello", [], self._end], self._seconds)
         if self._declared is None:
             self._server, self._declared = server, Declarations.of(declared)
         elif server != self._server:
@@ -149,10 +155,10 @@ class Link:
             raise self._gone(ConnectionResetError("another one has taken its place"))
         return line
 
-    def _ask(self, line: Line, call: list[Any], seconds: float, descriptor: int | None = None) -> tuple[Any, list[int]]:
-        """The server's whole answer, and descriptors that came with it. A line that fails is given up."""
+    def _ask(self, line: Line, call: list[Any], seconds: float, files: Files | None = None) -> Any:
+        """The server's whole answer. A line that fails is given up."""
         try:
-            return line.call(encoded(call), seconds, descriptor)
+            return line.call(encoded(call), seconds, files)
         except BlockingIOError as error:
             line.socket.close()
             raise self._late(call[0]) from error

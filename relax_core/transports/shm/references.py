@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from relax_core.api.columns import Column, ColumnSpec, IntArray
-from relax_core.transports.memory.group import FIRST, Cells, Group, Piece
-from relax_core.transports.memory.packing import Place
+from relax_core.api.columns import ColumnSpec, IntArray
+from relax_core.transports.memory.group import FIRST, Group, Piece
 from relax_core.transports.memory.schema import P
 from relax_core.transports.shm.blocks import Block
 
@@ -18,32 +17,18 @@ class Reference(NamedTuple):
     Args:
         spec: The column's type.
         block: What keeps the memory from being used again.
-        entries: How many there are.
         nbytes: Bytes of values and offsets.
-        length: Values along the first axis.
-        values: Bytes from the beginning of the arena to the values.
-        offsets: The same for the offsets, if it has any.
+        place: In the block, as its end tells it: a :class:`relax_core.transports.memory.packing.Place`.
     """
 
     spec: ColumnSpec
     block: Block
-    entries: int
     nbytes: int
-    length: int
-    values: int
-    offsets: int | None
+    place: Sequence[Any]
 
     def state(self) -> list[Any]:
-        """As :func:`column_state`."""
-        return [self.block.arena.key, self.block.start, *self[2:]]
-
-
-def column_state(column: Column, place: Place, arena: int, start: int) -> list[Any]:
-    """A column that was packed into the block of an arena that begins at ``start``: arena and start, then the fields of
-    a :class:`Reference` after its block.
-    """
-    offsets = None if place.offsets is None else start + place.offsets
-    return [arena, start, len(column), column.nbytes, len(column.values), start + place.values, offsets]
+        """Arena, start of the block in it, and the place in the block."""
+        return [self.block.arena.key, self.block.start, self.place]
 
 
 def array_state(array: IntArray | None) -> bytes | None:
@@ -53,17 +38,17 @@ def array_state(array: IntArray | None) -> bytes | None:
 
 def array_of(state: bytes | None) -> IntArray | None:
     """What :func:`array_state` was given, read-only."""
-    return None if state is None else np.frombuffer(state, np.int64)
+    return None if state is None else _array(state)
 
 
 def cells_state(group: Group[P], names: Iterable[str], state: Callable[[P], list[Any]]) -> list[Any]:
     """The pieces of some columns. A column in one piece mostly has every row: then no places are named."""
     return [
         [
-            [piece.version, _places_state(piece.places, len(cells.pieces)), array_state(piece.picks), state(piece.part)]
-            for piece in cells.pieces
+            [version, _places_state(places, len(pieces)), array_state(picks), state(part)]
+            for places, part, version, picks in pieces
         ]
-        for cells in (group.cells[name] for name in names)
+        for pieces in [group.cells[name] for name in names]
     ]
 
 
@@ -77,16 +62,16 @@ def fill(
 ) -> None:
     """Adds to a group the pieces that :func:`cells_state` was given, each with the part that ``part`` makes of it."""
     every = range(group.rows)
-    for spec, pieces in zip(specs, cells, strict=True):
-        group.cells[spec.name] = Cells()
-        for version, places, picks, state in pieces:
-            where = array_of(places)
-            if where is not None:
-                piece = Piece(where, part(spec, state), version, array_of(picks))
-            else:
-                piece = Piece(FIRST if spec.level == "group" else every, part(spec, state), version)
-            group.cells[spec.name].add(piece)
-            group.nbytes += piece.part.nbytes
+    for spec, told in zip(specs, cells, strict=True):
+        whole = FIRST if spec.level == "group" else every
+        group.cells[spec.name] = [
+            Piece(whole if places is None else _array(places), part(spec, state), version, array_of(picks))
+            for version, places, picks, state in told
+        ]
+
+
+def _array(state: bytes) -> IntArray:
+    return np.frombuffer(state, np.int64)
 
 
 def group_state(group: Group[P], state: Callable[[P], list[Any]]) -> list[Any]:
@@ -107,4 +92,5 @@ def group_of(state: Sequence[Any], specs: dict[str, ColumnSpec], part: Callable[
     group.acked.update(acked)
     group.attempts.update(attempts)
     fill(group, [specs[name] for name in names], cells, part)
+    group.nbytes = sum([piece.part.nbytes for pieces in group.cells.values() for piece in pieces])
     return group

@@ -8,9 +8,10 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import GeneratorType
 from typing import Any
 
 from relax_core.api.errors import TransportError
@@ -81,14 +82,15 @@ class Server:
         """Until standard input ends, which the process that opened the transport holds."""
         self._selector.register(STDIN, selectors.EVENT_READ)
         while True:
-            for key, events in self._selector.select(self._patience()):
-                if key.fileobj == STDIN:
-                    return
-                if isinstance(key.data, Connection):
+            for key, events in self._selector.select(self._patience() if self._parked else None):
+                if type(key.data) is Connection:
                     self._attend(key.data, events)
+                elif key.fileobj == STDIN:
+                    return
                 else:
                     key.data(key.fileobj)
-            self._resume()
+            if self._parked:
+                self._resume()
 
     def _note_change(self) -> None:
         self._is_changed = True
@@ -113,15 +115,16 @@ class Server:
             self._disconnect(connection)
             return
         connection.unheard = (0, [])
-        connection.descriptors += descriptors
+        if descriptors:
+            connection.descriptors += descriptors
         try:
             calls = [(method, done, arguments) for method, done, *arguments in connection.messages.feed(data)]
         except (ValueError, TypeError):  # not one of ours
             self._disconnect(connection)
             return
         for method, done, arguments in calls:
-            for answer in done:
-                connection.end.unpin(answer)
+            if done:
+                connection.end.unpin(done)
             self._call(connection, method, arguments)
 
     def _disconnect(self, connection: Connection) -> None:
@@ -129,7 +132,7 @@ class Server:
         connection.socket.close()
         self._parked = [parked for parked in self._parked if parked.connection is not connection]
         end, (answer, freed) = connection.end, connection.unheard
-        end.unpin(answer)
+        end.unpin([answer])
         end.freed += freed
         end.connections -= 1
         if end.connections == 0:
@@ -147,7 +150,7 @@ class Server:
         except Exception as error:  # told to the caller; whatever it was, other ends must not lose their server
             self._send(connection, error_state(error), None)
         else:
-            if isinstance(result, Generator):
+            if type(result) is GeneratorType:
                 self._advance(connection, result)
             else:
                 self._send(connection, None, result)
@@ -185,9 +188,8 @@ class Server:
                 except OSError:
                     self._disconnect(parked.connection)
 
-    def _patience(self) -> float | None:
-        first = min([parked.until for parked in self._parked], default=None)
-        return None if first is None else max(0.0, first - time.monotonic())
+    def _patience(self) -> float:
+        return max(0.0, min([parked.until for parked in self._parked]) - time.monotonic())
 
     def _flush(self, connection: Connection) -> None:
         try:

@@ -146,8 +146,8 @@ class Service:
     def snapshot(self, end: End) -> list[Any]:
         """The answer to unpin and everything there is."""
         held, blobs = self._index.held, self._index.blobs.held
-        cells = [cells for group in held.groups.values() for cells in group.cells.values()]
-        blocks = {piece.part.block for each in cells for piece in each.pieces}
+        cells = [pieces for group in held.groups.values() for pieces in group.cells.values()]
+        blocks = {piece.part.block for pieces in cells for piece in pieces}
         return [
             end.pin(blocks | {blob.data for blob in blobs.values()}),
             [group_state(group, Reference.state) for group in held.groups.values()],
@@ -177,7 +177,7 @@ class Service:
         """The answer to unpin, and some columns of groups."""
         names = [spec.name for spec in specs]
         cells = [[group.key, group.rows, cells_state(group, names, Reference.state)] for group in groups]
-        blocks = {piece.part.block for group in groups for name in names for piece in group.cells[name].pieces}
+        blocks = {piece.part.block for group in groups for name in names for piece in group.cells[name]}
         return [end.pin(blocks), cells]
 
     def _entries(self, end: End, state: Sequence[Any]) -> Entries[Reference]:
@@ -185,14 +185,14 @@ class Service:
         arena, start, rows, shared, lengths = state
         block, specs = self._block(end, arena, start), self._declared.schema.specs
         return Entries(
-            tuple([Reference(specs[name], block, *fields) for name, *fields in rows]),
-            tuple([Reference(specs[name], block, *fields) for name, *fields in shared]),
+            tuple([Reference(specs[name], block, place[1], place) for name, place in rows]),
+            tuple([Reference(specs[name], block, place[1], place) for name, place in shared]),
             array_of(lengths),
         )
 
     def _reference(self, end: End, spec: ColumnSpec, state: Sequence[Any]) -> Reference:
-        arena, start, *fields = state
-        return Reference(spec, self._block(end, arena, start), *fields)
+        arena, start, place = state
+        return Reference(spec, self._block(end, arena, start), place[1], place)
 
     @staticmethod
     def _block(end: End, arena: int, start: int) -> Block:

@@ -17,15 +17,15 @@ from relax_core.transports.memory.blobs import Blobs, blob_key
 from relax_core.transports.memory.declarations import Declarations
 from relax_core.transports.memory.group import Group
 from relax_core.transports.memory.index import Held
-from relax_core.transports.memory.packing import Bytes, packed
+from relax_core.transports.memory.packing import layout, pack
 from relax_core.transports.memory.schema import Entries, row_ids, split
 from relax_core.transports.memory.snapshots import restored, snapshot_of
 from relax_core.transports.memory.tables import table_of, wanted_groups, wanted_rows
 from relax_core.transports.shm.arenas import Allocator
 from relax_core.transports.shm.config import ShmTransportConfig
-from relax_core.transports.shm.link import Link
+from relax_core.transports.shm.link import Files, Link
 from relax_core.transports.shm.process import ServerProcess
-from relax_core.transports.shm.references import array_state, column_state, fill, group_of, group_state
+from relax_core.transports.shm.references import array_state, fill, group_of, group_state
 from relax_core.transports.shm.views import Mappings, Pin, Views, mapped
 
 
@@ -73,30 +73,30 @@ class ShmTransport(Transport):
     ) -> IntArray:
         rows, entries = self._link.declared.schema.check_append(group, columns)
         arguments = (int(group), rows, self._placed(entries), version, timeout, close, repeat)
-        return row_ids(int(group), range(*self._call("append", *arguments, wait=timeout)))
+        return row_ids(int(group), range(*self._link.call("append", *arguments, wait=timeout)))
 
     def write(
         self, ids: npt.ArrayLike, columns: Sequence[Column], version: int | None = None, repeat: bool = False
     ) -> None:
         writings = split(ids, columns, self._link.declared.schema)
         states = [[each.group, array_state(each.places), self._placed(each.entries)] for each in writings]
-        self._call("write", states, version, repeat)
+        self._link.call("write", states, version, repeat)
 
     def close_group(self, group: int) -> None:
-        self._call("close_group", int(group))
+        self._link.call("close_group", int(group))
 
     def drop(self, groups: npt.ArrayLike) -> None:
-        self._call("drop", np.asarray(groups, np.int64).ravel().tolist())
+        self._link.call("drop", np.asarray(groups, np.int64).ravel().tolist())
 
     def finish(self) -> None:
-        self._call("finish")
+        self._link.call("finish")
 
     # Groups go out.
 
     def take(
         self, consumer: str, minimum: int = 1, maximum: int = 1, timeout: float = 0.0, seconds: float = 600.0
     ) -> Lease | None:
-        taken = self._call("take", consumer, minimum, maximum, timeout, seconds, wait=timeout)
+        taken = self._link.call("take", consumer, minimum, maximum, timeout, seconds, wait=timeout)
         if taken is None:
             return None
         key, attempt, told = taken
@@ -105,38 +105,38 @@ class ShmTransport(Transport):
     def fetch(self, lease: Lease, columns: Sequence[str], ids: npt.ArrayLike | None = None) -> Table:
         specs = self._link.declared.readable(lease.consumer, columns)
         wanted, groups = wanted_groups(lease, ids)
-        told = self._call("fetch", lease.key, list(columns), None if groups is None else list(groups))
+        told = self._link.call("fetch", lease.key, list(columns), None if groups is None else list(groups))
         return wanted_rows(self._table(told, specs), wanted)
 
     def renew(self, lease: Lease, seconds: float) -> Lease:
-        self._call("renew", lease.key, seconds)
+        self._link.call("renew", lease.key, seconds)
         return replace(lease, seconds=seconds)
 
     def ack(self, lease: Lease) -> None:
-        self._call("ack", lease.key)
+        self._link.call("ack", lease.key)
 
     def nack(self, lease: Lease) -> None:
-        self._call("nack", lease.key)
+        self._link.call("nack", lease.key)
 
     def reclaim(self, consumer: str) -> None:
-        self._call("reclaim", consumer)
+        self._link.call("reclaim", consumer)
 
     # Blobs.
 
     def put_blob(self, data: bytes, group: int) -> str:
         key = blob_key(data)
-        if not self._call("hold_blob", key, int(group)):
-            self._call("put_blob", key, int(group), *self._stored(data))
+        if not self._link.call("hold_blob", key, int(group)):
+            self._link.call("put_blob", key, int(group), *self._stored(data))
         return key
 
     def get_blob(self, key: str) -> bytes:
-        pin, *place = self._call("get_blob", key)
+        pin, *place = self._link.call("get_blob", key)
         return Views(self._mappings, Pin(pin, self._link)).bytes_of(*place)
 
     # The whole.
 
     def snapshot(self) -> Mapping[str, Any]:
-        pin, groups, kept, (below, beyond, dropped, finished) = self._call("snapshot")
+        pin, groups, kept, (below, beyond, dropped, finished) = self._link.call("snapshot")
         declared, views = self._link.declared, Views(self._mappings, Pin(pin, self._link))
         held = {state[0]: group_of(state, declared.schema.specs, views.column) for state in groups}
         blobs: Blobs[bytes] = Blobs()
@@ -147,7 +147,7 @@ class ShmTransport(Transport):
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         held, blobs = restored(snapshot, self._link.declared)
-        self._call(
+        self._link.call(
             "restore",
             [group_state(group, self._placed_column) for group in held.groups.values()],
             [[key, list(blob.holders), *self._stored(blob.data)] for key, blob in blobs.held.items()],
@@ -155,13 +155,10 @@ class ShmTransport(Transport):
         )
 
     def depth(self) -> Mapping[str, int]:
-        depth: Mapping[str, int] = self._call("depth")
+        depth: Mapping[str, int] = self._link.call("depth")
         return depth
 
     # Calls and memory.
-
-    def _call(self, method: str, *arguments: Any, wait: float = 0.0) -> Any:
-        return self._link.call(method, *arguments, wait=wait).result
 
     def _table(self, told: Any, specs: Sequence[ColumnSpec]) -> Table:
         pin, states = told
@@ -175,25 +172,18 @@ class ShmTransport(Transport):
 
     def _placed(self, entries: Entries[Column]) -> list[Any]:
         """Entries as the server takes them, with their columns in a block of shared memory."""
-        arena = start = 0
-
-        def allocate(nbytes: int) -> Bytes:
-            nonlocal arena, start
-            arena, start, memory = self._allocator.allocate(nbytes)
-            return memory
-
-        _, places = packed(entries, allocate)
-        columns = [
-            [column.spec.name, *column_state(column, place, arena, start)[2:]]
-            for column, place in zip((*entries.rows, *entries.shared), places, strict=True)
-        ]
+        columns = (*entries.rows, *entries.shared)
+        places, nbytes = layout(columns)
+        arena, start, memory = self._allocator.allocate(nbytes)
+        pack(columns, places, memory)
+        states = [(column.spec.name, place) for column, place in zip(columns, places, strict=True)]
         rows = len(entries.rows)
-        return [arena, start, columns[:rows], columns[rows:], array_state(entries.lengths)]
+        return [arena, start, states[:rows], states[rows:], array_state(entries.lengths)]
 
     def _placed_column(self, column: Column) -> list[Any]:
-        """A column as :func:`relax_core.transports.shm.references.column_state` has it, in a block of its own."""
-        arena, start, ((_, *fields),), _, _ = self._placed(Entries((column,), (), None))
-        return [arena, start, *fields]
+        """A column in a block of its own, as :meth:`relax_core.transports.shm.references.Reference.state` has it."""
+        arena, start, ((_, place),), _, _ = self._placed(Entries((column,), (), None))
+        return [arena, start, place]
 
     def _stored(self, data: bytes) -> tuple[int, int, int]:
         """Arena, start and size of a block with these bytes."""
@@ -202,13 +192,13 @@ class ShmTransport(Transport):
         return arena, start, len(data)
 
     def _register(self, descriptor: int, nbytes: int) -> int:
-        answer = self._link.call("add_arena", nbytes, descriptor=descriptor)
-        key: int = answer.result
+        key: int = self._link.call("add_arena", nbytes, files=Files(descriptor))
         return key
 
     def _find(self, key: int) -> memoryview:
         own = self._allocator.memory(key)
         if own is not None:
             return own
-        answer = self._link.call("arena", key)
-        return mapped(answer.descriptors[0], answer.result)
+        files = Files()
+        nbytes = self._link.call("arena", key, files=files)
+        return mapped(files.received[0], nbytes)

@@ -75,17 +75,18 @@ class Views:
         self._offsets: dict[tuple[int, int], IntArray] = {}
 
     def column(self, spec: ColumnSpec, state: Any) -> Column:
-        """The column that :func:`relax_core.transports.shm.references.column_state` was given."""
-        key, _, entries, _, length, start, offsets = state
+        """The column that :meth:`relax_core.transports.shm.references.Reference.state` has told of."""
+        key, start, (entries, _, length, values, offsets) = state
         arena = self._arenas.get(key)
         if arena is None:
             arena = self._arena(key)
-        values: npt.NDArray[Any] = np.ndarray((length, *spec.trailing), spec.dtype, arena, start)
+        array: npt.NDArray[Any] = np.ndarray((length, *spec.trailing), spec.dtype, arena, start + values)
         if offsets is None:
-            return Column(spec, values)
-        if (key, offsets) not in self._offsets:  # per-token columns share theirs
-            self._offsets[key, offsets] = np.ndarray((entries + 1,), np.int64, arena, offsets)
-        return Column(spec, values, self._offsets[key, offsets])
+            return Column(spec, array)
+        borders = start + offsets
+        if (key, borders) not in self._offsets:  # per-token columns share theirs
+            self._offsets[key, borders] = np.ndarray((entries + 1,), np.int64, arena, borders)
+        return Column(spec, array, self._offsets[key, borders])
 
     def bytes_of(self, key: int, start: int, nbytes: int) -> bytes:
         """A copy of some bytes."""

@@ -23,6 +23,7 @@ CHUNK = 1 << 16
 
 _LENGTH = struct.Struct("<I")
 _DESCRIPTOR = struct.Struct("i")
+_SPACE = socket.CMSG_SPACE(_DESCRIPTOR.size)
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 _ERRORS = {error.__name__: error for error in (TransportError, EndOfStream, LeaseExpired, DeadlineExceeded)}
 
@@ -39,15 +40,19 @@ class Messages:
     def __init__(self) -> None:
         self._bytes = b""
 
-    def feed(self, data: bytes) -> Iterator[Any]:
+    def feed(self, data: bytes) -> list[Any]:
         """The messages that are whole by now."""
-        self._bytes = self._bytes + data if self._bytes else data
-        while len(self._bytes) >= _LENGTH.size:
-            end = _LENGTH.size + _LENGTH.unpack_from(self._bytes)[0]
-            if len(self._bytes) < end:
-                return
-            body, self._bytes = self._bytes[_LENGTH.size : end], self._bytes[end:]
-            yield msgpack.unpackb(body)
+        data = self._bytes + data if self._bytes else data
+        found, start, size = [], 0, len(data)
+        while size - start >= _LENGTH.size:
+            body = start + _LENGTH.size
+            end = body + _LENGTH.unpack_from(data, start)[0]
+            if end > size:
+                break
+            found.append(msgpack.unpackb(data[body:end]))
+            start = end
+        self._bytes = data[start:]
+        return found
 
 
 def error_state(error: Exception) -> tuple[str, str]:
@@ -64,7 +69,7 @@ def error_of(state: tuple[str, str]) -> RelaxError:
 
 def receive(connection: socket.socket) -> tuple[bytes, list[int]]:
     """What has come: bytes, none at the end of the connection, and descriptors of files."""
-    data, ancillary, _, _ = connection.recvmsg(CHUNK, socket.CMSG_SPACE(_DESCRIPTOR.size), _CLOSE_ON_EXEC)
+    data, ancillary, _, _ = connection.recvmsg(CHUNK, _SPACE, _CLOSE_ON_EXEC)
     return data, [_DESCRIPTOR.unpack_from(content)[0] for _, _, content in ancillary]
 
 
