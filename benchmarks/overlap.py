@@ -90,7 +90,7 @@ class Bench:
             trainer=self.trainer,
             transport=MemoryTransport(MemoryTransportConfig()),
             ledger=Ledger(self.events.append),
-            codec=self.codec,
+            prompts=self.codec,
             hub=self.hub,
             sampling=SamplingParameters(max_new_tokens=1 << 20),
             rollout=RolloutConfig(),

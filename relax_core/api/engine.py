@@ -89,6 +89,11 @@ class GenerateRequest:
     generated: int = 0
     media: tuple[Encoded, ...] = ()
 
+    @property
+    def prompt(self) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Equal for requests that ask the same: ids, and keys of the media."""
+        return self.prompt_ids, tuple([medium.key for medium in self.media])
+
 
 @dataclass(frozen=True)
 class Generation:

@@ -84,6 +84,10 @@ class Encoded:
         """SHA-256 of :attr:`packed`, under which a transport holds it; equal media have equal keys."""
         return sha256(self.packed).hexdigest()
 
+    def __getstate__(self) -> dict[str, object]:
+        """On its way to another process it is there once, and its key, if known, is not worked out again."""
+        return {name: value for name, value in vars(self).items() if name != "packed"}
+
     @classmethod
     def unpack(cls, data: bytes) -> Self:
         """The medium behind :attr:`packed`."""

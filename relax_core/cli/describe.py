@@ -6,7 +6,7 @@ from relax_core.cli.placement import describe_placement
 from relax_core.config.load import RunConfig
 from relax_core.config.run import RunSections
 from relax_core.dataflow.placement import Mode
-from relax_core.dataflow.plan import derive_plan, warmup_batch
+from relax_core.dataflow.plan import warmup_batch
 from relax_core.dataflow.staleness import Admission
 
 
@@ -24,7 +24,7 @@ def describe_run(config: RunConfig, modes: Sequence[Mode] = ()) -> str:
     if config.warmup_algorithm is not None:
         warmup = warmup_batch(run)
         title = f"warm-up: {config.warmup_algorithm.name}, {run.warmup.updates} updates of {warmup.tasks} rows"
-        sections.append((title, derive_plan(config.warmup_algorithm.config, warmup, run.sampling)))
+        sections.append((title, config.warmup_plan()))
     plan = config.plan()
     rows = f"{batch.tasks} tasks" + ("" if plan.requirements.supervised else f" x {batch.samples_per_task} samples")
     title = f"main: {config.algorithm.name}, mode {run.mode}, {length}, batches of {rows}"

@@ -52,6 +52,23 @@ class PromptConfig(Config):
     )
 
 
+class MediaConfig(Config):
+    """How images, sound and video of tasks are loaded; `encoders` says what becomes of them."""
+
+    workers: int = Field(2, ge=1, description="Threads that load and encode, in each process that makes prompts.")
+    cache_bytes: int = Field(
+        268435456, ge=0, description="Bytes of encoded media that each of these processes keeps, by their content."
+    )
+    on_error: Literal["drop", "fail"] = Field(
+        "drop",
+        description="A medium that is missing, damaged or beyond a limit, or that its prompt does not refer to: drop "
+        "its task, counted and told, or end the run.",
+    )
+    urls: bool = Field(False, description="Whether media are fetched over https; a dataset then decides whom to call.")
+    url_timeout: float = Field(30.0, gt=0, description="Seconds in which one must have been fetched.")
+    largest_bytes: int = Field(67108864, ge=1, description="Size of a file beyond which it is too large.")
+
+
 class BatchConfig(Config):
     """The groups between two publications of weights."""
 
@@ -299,6 +316,7 @@ class RunSections(Config):
     model: ModelConfig = ModelConfig()
     teacher: TeacherConfig | None = None
     prompt: PromptConfig = PromptConfig()
+    media: MediaConfig = MediaConfig()
     sampling: SamplingConfig = SamplingConfig()
     batch: BatchConfig = BatchConfig()
     rollout: RolloutConfig = RolloutConfig()

@@ -6,7 +6,7 @@ from typing import Any
 from relax_core.config.run import EvalSetConfig, RunSections
 from relax_core.config.selection import Selected
 from relax_core.dataflow.placement import place
-from relax_core.dataflow.plan import Plan, derive_plan
+from relax_core.dataflow.plan import Plan, derive_plan, warmup_batch
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,19 @@ class RunConfig:
             ConfigError: The algorithm needs what nothing can give.
         """
         run = self.run
-        rewards = bool(self.rewards)
-        return place(derive_plan(self.algorithm.config, run.batch, run.sampling, rewards, run.max_staleness), run.mode)
+        rewards, media = bool(self.rewards), bool(self.encoders)
+        plan = derive_plan(self.algorithm.config, run.batch, run.sampling, rewards, run.max_staleness, media)
+        return place(plan, run.mode)
+
+    def warmup_plan(self) -> Plan:
+        """The plan of the warm-up, of which there must be one.
+
+        Raises:
+            ConfigError: As :meth:`plan`.
+        """
+        assert self.warmup_algorithm is not None
+        algorithm, media = self.warmup_algorithm.config, bool(self.encoders)
+        return derive_plan(algorithm, warmup_batch(self.run), self.run.sampling, media=media)
 
     def resolved(self) -> dict[str, Any]:
         """The whole configuration with all defaults filled in, as plain data which :func:`load_run` reads again.
@@ -90,8 +101,7 @@ class RunConfig:
         if self.rewards:
             document["reward"] = [reward.resolved() for reward in self.rewards]
         document["sinks"] = [sink.resolved() for sink in self.sinks]
-        if self.encoders:
-            document["encoders"] = [encoder.resolved() for encoder in self.encoders]
+        document["encoders"] = [encoder.resolved() for encoder in self.encoders]
         for held_out in self.eval_sets:
             place = document["eval"]["sets"][held_out.name] if held_out.name else document["eval"]
             place |= held_out.resolved()

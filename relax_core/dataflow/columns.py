@@ -73,6 +73,7 @@ CORE_COLUMNS = (
     SUPPORT_IDS,
     STOP_REASON,
     TASK,
+    MEDIA,
     REWARD,
     SCORED,
     REWARD_PARTS,

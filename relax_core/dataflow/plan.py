@@ -108,7 +108,12 @@ def _streaming(plan: Plan) -> str:
 
 
 def derive_plan(
-    algorithm: Config, batch: BatchConfig, sampling: SamplingConfig, rewards: bool = True, max_staleness: int = 0
+    algorithm: Config,
+    batch: BatchConfig,
+    sampling: SamplingConfig,
+    rewards: bool = True,
+    max_staleness: int = 0,
+    media: bool = False,
 ) -> Plan:
     """Derives the roles of a stage.
 
@@ -118,6 +123,7 @@ def derive_plan(
         sampling: How the rollout draws tokens.
         rewards: Whether the run has rewards; an algorithm that learns from them is planned with them in any case.
         max_staleness: Versions that a token may be older than the trainer.
+        media: Whether tasks may have images, sound or video.
 
     Raises:
         ConfigError: The algorithm needs a column that nothing can write.
@@ -128,10 +134,11 @@ def derive_plan(
     old = _old_policy(requirements, batch, updates, max_staleness)
     _check_old(requirements, batch)
     support = () if requirements.supervised or not _truncated(sampling) else ("support_counts", "support_ids")
+    carried = (*support, core.MEDIA.name) if media else support
     if requirements.supervised:
-        roles = _supervised_roles(requirements)
+        roles = _supervised_roles(requirements, carried)
     else:
-        roles = _rollout_roles(requirements, old, support, rewards or requirements.rewards)
+        roles = _rollout_roles(requirements, old, carried, rewards or requirements.rewards)
     columns = {spec.name: spec for spec in (*core.CORE_COLUMNS, *requirements.produces)}
     _check_sources(roles, columns)
     used = {name for role in roles for name in (*role.writes, *role.reads)}
@@ -176,9 +183,9 @@ def _old_policy(requirements: Requirements, batch: BatchConfig, updates: int, ma
     return OldPolicy.TRAINER
 
 
-def _supervised_roles(requirements: Requirements) -> list[RolePlan]:
-    rows = frozenset({"tokens", "loss_mask"})
-    labelled = RolePlan("supervised", writes=("tokens", "loss_mask"))
+def _supervised_roles(requirements: Requirements, carried: Sequence[str]) -> list[RolePlan]:
+    rows = frozenset({"tokens", "loss_mask", *carried})
+    labelled = RolePlan("supervised", writes=("tokens", "loss_mask", *carried))
     if "preferred" in requirements.needs:
         labelled = RolePlan("preference", writes=(*labelled.writes, "preferred"))
     actor = RolePlan("actor", rows | requirements.needs, device_group="model")
@@ -194,8 +201,8 @@ def _frozen_roles(requirements: Requirements, reads: frozenset[str]) -> list[Rol
     ]
 
 
-def _rollout_roles(requirements: Requirements, old: OldPolicy, support: Sequence[str], rewards: bool) -> list[RolePlan]:
-    model_reads = frozenset({"tokens", "loss_mask", *support})
+def _rollout_roles(requirements: Requirements, old: OldPolicy, carried: Sequence[str], rewards: bool) -> list[RolePlan]:
+    model_reads = frozenset({"tokens", "loss_mask", *carried})
     needs = set(requirements.needs)
     if old is not OldPolicy.TRAINER:
         needs.discard("old_logprobs")
@@ -203,7 +210,7 @@ def _rollout_roles(requirements: Requirements, old: OldPolicy, support: Sequence
         RolePlan("source"),
         RolePlan(
             "rollout",
-            writes=("tokens", "loss_mask", "rollout_logprobs", "segments", "stop_reason", "task", *support),
+            writes=("tokens", "loss_mask", "rollout_logprobs", "segments", "stop_reason", "task", *carried),
             device_group="model",
         ),
     ]

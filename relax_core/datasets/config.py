@@ -1,11 +1,13 @@
 """Settings of the embedded datasets."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from relax_core.api.media import Kind
 from relax_core.config import Config
 
 LARGEST_SPACE = 10**6
@@ -28,6 +30,16 @@ class RecordKeys(Config):
         "`{chosen, rejected}`. Absent: `chosen`, if both are there and no label is.",
     )
     rejected_key: str | None = Field(None, description="Key of the worse answer; absent: `rejected`, likewise.")
+    image_key: str | None = Field(
+        None,
+        description="Key of the images that the prompt refers to, in order: a path, a URL, bytes, or a list of them; "
+        "null or absent where a record has none.",
+    )
+    audio_key: str | None = Field(None, description="Key of the sounds, likewise.")
+    video_key: str | None = Field(None, description="Key of the videos, likewise.")
+    media_root: Path | None = Field(
+        None, description="Folder in which relative paths of media begin; absent: that of the file."
+    )
 
     @model_validator(mode="after")
     def _one_label(self) -> Self:
@@ -47,9 +59,15 @@ class RecordKeys(Config):
         return self.chosen_key is not None or self.rejected_key is not None
 
     @property
+    def media(self) -> Mapping[Kind, str]:
+        """Keys of media, by their kind."""
+        keys: dict[Kind, str | None] = {"image": self.image_key, "audio": self.audio_key, "video": self.video_key}
+        return {kind: key for kind, key in keys.items() if key is not None}
+
+    @property
     def fingerprint(self) -> str:
         """Changes when other keys of a record are read."""
-        return json.dumps(self.model_dump(include=set(RecordKeys.model_fields)))
+        return json.dumps(self.model_dump(mode="json", include=set(RecordKeys.model_fields)))
 
     @property
     def required(self) -> list[str]:

@@ -79,7 +79,7 @@ class JsonlDataset(Dataset):
 
     def _task(self, index: int, row: dict[str, Any], number: int) -> Task:
         try:
-            return task_of(index, row, self.config)
+            return task_of(index, row, self.config, self.config.path.parent)
         except ValueError as error:
             raise self._error(number, str(error)) from None
 

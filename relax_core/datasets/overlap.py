@@ -9,7 +9,7 @@ from relax_core.api.rows import Task
 
 
 def overlap(dataset: Dataset, held_out: Sequence[Task], seconds: float) -> int:
-    """How many held-out tasks have a prompt that is also in the dataset.
+    """How many held-out tasks have a prompt, with the same media, that is also in the dataset.
 
     Args:
         dataset: Training tasks.
@@ -29,4 +29,5 @@ def overlap(dataset: Dataset, held_out: Sequence[Task], seconds: float) -> int:
 
 
 def _key(task: Task) -> str:
-    return json.dumps(task.prompt, sort_keys=True)
+    media = [[medium.kind, medium.source] for medium in task.media]
+    return json.dumps([task.prompt, media] if media else task.prompt, sort_keys=True)

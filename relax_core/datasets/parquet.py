@@ -58,11 +58,13 @@ class ParquetDataset(Dataset):
 
     def _task(self, index: int, record: dict[str, Any]) -> Task:
         try:
+            media = set(self.config.media.values())
             for name, value in record.items():
-                _require_json(name, value)
+                if name not in media:
+                    _require_json(name, value)
             pair = self.config.pair if has_pair(record, self.config) else ()
             texts = {key: _without_nulls(record[key]) for key in (self.config.prompt_key, *pair)}
-            return task_of(index, {**record, **texts}, self.config)
+            return task_of(index, {**record, **texts}, self.config, self.config.path.parent)
         except ValueError as error:
             raise ConfigError(f"{self.config.path}: row {index}: {error}") from None
 
@@ -85,13 +87,13 @@ def _read(config: ParquetDatasetConfig) -> Any:
 
 def _columns(config: ParquetDatasetConfig, there: list[str]) -> list[str]:
     """Names of the columns to read: all of them where every one that is no prompt and no label is metadata."""
-    for key in config.required:
+    for key in (*config.required, *config.media.values()):
         if key not in there:
             raise ConfigError(f"dataset.path: {config.path} has no column {key!r}{did_you_mean(key, there)}")
     if config.metadata_key is None:
         return there
     answers = config.pair if has_pair(there, config) else (config.label_key or LABEL,)
-    used = (config.prompt_key, *answers, config.metadata_key)
+    used = (config.prompt_key, *answers, config.metadata_key, *config.media.values())
     return [name for name in there if name in used]
 
 

@@ -1,23 +1,26 @@
 """From a record of a file to a task, by the keys that the configuration names."""
 
 from collections.abc import Collection, Container, Mapping
+from pathlib import Path
 from typing import Any
 
 from relax_core.api.rows import Task
 from relax_core.datasets.config import RecordKeys
+from relax_core.datasets.media import MediaOfRecord
 from relax_core.suggestions import did_you_mean
 
 LABEL = "label"
 """Key of a label that a task may have, where no other is chosen."""
 
 
-def task_of(index: int, record: Mapping[str, Any], keys: RecordKeys) -> Task:
+def task_of(index: int, record: Mapping[str, Any], keys: RecordKeys, folder: Path) -> Task:
     """The task in a record.
 
     Args:
         index: Its position in the dataset.
         record: JSON values by key.
-        keys: Which keys hold prompt, label or pair of answers, and metadata.
+        keys: Which keys hold prompt, label or pair of answers, media, and metadata.
+        folder: Where relative paths of media begin, unless ``keys`` name another.
 
     Raises:
         ValueError: The record is no task; says which key and why, not where the record is.
@@ -33,8 +36,10 @@ def task_of(index: int, record: Mapping[str, Any], keys: RecordKeys) -> Task:
     label = record.get(keys.label_key or LABEL)
     if pair:
         label = {name: record[key] for name, key in zip(("chosen", "rejected"), pair, strict=True)}
-    used = {keys.prompt_key, *(pair or [keys.label_key or LABEL])}
-    return Task(index, record[keys.prompt_key], label, _metadata(record, keys, used))
+    used = {keys.prompt_key, *(pair or [keys.label_key or LABEL]), *keys.media.values()}
+    media = MediaOfRecord({kind: record.get(key) for kind, key in keys.media.items()}, keys.media_root or folder)
+    prompt = media.prompt(record[keys.prompt_key])
+    return Task(index, prompt, label, _metadata(record, keys, used), tuple(media.found))
 
 
 def has_pair(record: Container[str], keys: RecordKeys) -> bool:

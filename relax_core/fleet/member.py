@@ -34,7 +34,7 @@ class Member:
         """Requests answered so far, tokens of those answers, and requests that wait in the engine."""
         self.load = 0
         """Tokens that the requests in flight may need, prompts included."""
-        self.prompts: Counter[tuple[int, ...]] = Counter()
+        self.prompts: Counter[tuple[tuple[int, ...], tuple[str, ...]]] = Counter()
         """How many requests of each prompt are in flight."""
         self._answer_seconds = answer_seconds
         self._lost = asyncio.Event()
@@ -46,12 +46,12 @@ class Member:
 
     def take(self, request: GenerateRequest) -> None:
         """The request is this engine's now."""
-        self.prompts[request.prompt_ids] += 1
+        self.prompts[request.prompt] += 1
         self.load += _cost(request)
 
     def leave(self, request: GenerateRequest) -> None:
         """The request is no longer this engine's."""
-        self.prompts[request.prompt_ids] -= 1
+        self.prompts[request.prompt] -= 1
         self.prompts += Counter()  # forgets prompts of which there are none
         self.load -= _cost(request)
 

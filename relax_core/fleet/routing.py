@@ -103,5 +103,5 @@ class Router:
 
     def _choose(self, request: GenerateRequest) -> Member | None:
         free = [member for member in self.admitted if not self._bound or member.in_flight < self._bound]
-        together = [member for member in free if member.prompts[request.prompt_ids]]
+        together = [member for member in free if member.prompts[request.prompt]]
         return min(together or free, key=lambda member: (member.load, member.in_flight), default=None)

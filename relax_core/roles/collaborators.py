@@ -1,9 +1,31 @@
 """What roles ask of those around them: objects of this process, or proxies of objects elsewhere."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from relax_core.api.media import Prompt
+from relax_core.api.rows import Task
 from relax_core.roles.source import IssuedTask
+
+
+class Prompts(Protocol):
+    """Encodes tasks; see :class:`relax_core.models.prompts.PromptCodec` and
+    :class:`relax_core.media.prompts.MediaPrompts`."""
+
+    carries_media: bool
+    """Whether rows name the media of their group."""
+
+    async def encode(self, task: Task) -> Prompt:
+        """A prompt as a model reads it; ``MediaError`` where that is not possible."""
+
+    def prefetch(self, tasks: Iterable[Task]) -> None:
+        """Begins with the media of tasks that come next, where rows carry media."""
+
+    def encode_answer(self, text: str) -> list[int]:
+        """Token ids of a label as the model should write it."""
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of some tokens."""
 
 
 class TaskSource(Protocol):
@@ -19,6 +41,9 @@ class TaskSource(Protocol):
 
     def admitted(self, patience: float = 0.0) -> list[IssuedTask]:
         """All tasks that may start now, issued; a source elsewhere waits up to ``patience`` seconds for one."""
+
+    def upcoming(self, most: int) -> list[Task]:
+        """The tasks that will be handed out next."""
 
     def unfinished(self) -> list[IssuedTask]:
         """Tasks handed out before to somebody who is gone."""

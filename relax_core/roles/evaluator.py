@@ -10,9 +10,10 @@ import numpy as np
 
 from relax_core.api.engine import Engine, GenerateRequest, RequestClass, SamplingParameters
 from relax_core.api.errors import DeadlineExceeded
+from relax_core.api.media import MediaError
 from relax_core.api.rows import Sample, Task
 from relax_core.dataflow.seeds import derive_seed
-from relax_core.models.prompts import PromptCodec
+from relax_core.roles.collaborators import Prompts
 from relax_core.roles.scoring import GroupScores, Scorer
 
 Result = TypeVar("Result")
@@ -64,18 +65,18 @@ class Evaluator:
     Args:
         held_out: What is asked.
         engine: Generates.
-        codec: Encodes and decodes.
+        prompts: Encodes and decodes.
         scorer: Rewards.
         seed: Base seed.
         timeout: Seconds for one evaluation.
     """
 
     def __init__(
-        self, held_out: HeldOut, engine: Engine, codec: PromptCodec, scorer: Scorer, seed: int, timeout: float
+        self, held_out: HeldOut, engine: Engine, prompts: Prompts, scorer: Scorer, seed: int, timeout: float
     ) -> None:
         self.held_out = held_out
         self._engine = engine
-        self._codec = codec
+        self._prompts = prompts
         self._scorer = scorer
         self._seed = seed
         self._timeout = timeout
@@ -96,24 +97,28 @@ class Evaluator:
         if dropped := [answer.scores.error for answer in answers if answer.scores.error is not None]:
             logger.warning("evaluation: %d tasks dropped, the first: %s", len(dropped), dropped[0])
         metrics = _metrics(answers, best=self.held_out.samples_per_task > 1)
-        return Evaluation(metrics.get("reward"), metrics, _in_words(answers[0]))
+        return Evaluation(metrics.get("reward"), metrics, _in_words(answers))
 
     async def _task(self, task: Task) -> "_Answers":
         held_out = self.held_out
-        prompt = tuple(self._codec.encode_prompt(task))
+        try:
+            prompt = await self._prompts.encode(task)
+        except MediaError as error:
+            return _Answers([], frozenset(), GroupScores(error=error))
         stream = ("eval", held_out.name) if held_out.name else ("eval",)
         requests = [
             GenerateRequest(
                 key=f"{held_out.tag}/{task.index}/{sample}",
-                prompt_ids=prompt,
+                prompt_ids=prompt.token_ids,
                 sampling=held_out.sampling,
                 seed=derive_seed(self._seed, *stream, task.index, sample),
                 request_class=RequestClass.EVAL,
+                media=tuple(prompt.media),
             )
             for sample in range(held_out.samples_per_task)
         ]
         generations = await asyncio.gather(*(self._engine.generate(request) for request in requests))
-        samples = [Sample(task, self._codec.decode(g.token_ids), g.token_ids, g.stop_reason) for g in generations]
+        samples = [Sample(task, self._prompts.decode(g.token_ids), g.token_ids, g.stop_reason) for g in generations]
         versions = frozenset(version for g in generations for _, version in g.segments)
         return _Answers(samples, versions, await self._scorer.score(samples))
 
@@ -133,7 +138,7 @@ class _Answers:
 
 
 def _metrics(answers: Sequence[_Answers], best: bool) -> dict[str, float]:
-    lengths = [len(sample.token_ids) for answer in answers for sample in answer.samples]
+    lengths = [len(sample.token_ids) for answer in answers for sample in answer.samples] or [0]
     values = [value for answer in answers for value in answer.values]
     metrics = {"response_tokens": float(np.mean(lengths))}
     if values:
@@ -151,8 +156,11 @@ def _metrics(answers: Sequence[_Answers], best: bool) -> dict[str, float]:
     return metrics
 
 
-def _in_words(answers: _Answers) -> str:
-    first, scores = answers.samples[0], answers.scores.scores
+def _in_words(answers: Sequence[_Answers]) -> str:
+    answered = [answer for answer in answers if answer.samples]
+    if not answered:
+        return "no task could be asked"
+    first, scores = answered[0].samples[0], answered[0].scores.scores
     return f"{first.task.prompt!r} -> {first.text!r}, reward {scores[0].value if scores else None}"
 
 

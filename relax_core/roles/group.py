@@ -9,6 +9,7 @@ import numpy as np
 
 from relax_core.api.engine import Engine, GenerateRequest, Generation, SamplingParameters
 from relax_core.api.errors import DeadlineExceeded
+from relax_core.api.media import Prompt
 from relax_core.api.rows import StopReason
 from relax_core.dataflow.rows import joined
 from relax_core.roles.source import IssuedTask
@@ -20,7 +21,7 @@ class GroupGeneration:
 
     Args:
         issued: The task.
-        prompt: Its token ids.
+        prompt: As the model reads it; ``None`` until it is encoded.
         seeds: One per trajectory.
         parts: What each trajectory has by now; ``None`` where nothing has come back from an engine.
         stops: How often the group was stopped.
@@ -28,7 +29,7 @@ class GroupGeneration:
     """
 
     issued: IssuedTask
-    prompt: tuple[int, ...]
+    prompt: Prompt | None
     seeds: tuple[int, ...]
     parts: list[Generation | None] = field(default_factory=list)
     stops: int = 0
@@ -81,15 +82,17 @@ class GroupGeneration:
     async def _continue(self, sample: int, engine: Engine, sampling: SamplingParameters) -> None:
         if self.stopping:
             return  # stopped before the engine has heard of this trajectory
+        assert self.prompt is not None, "a group is generated once its prompt is encoded"
         before = self.parts[sample]
         done: tuple[int, ...] = () if before is None else before.token_ids
         generation = await engine.generate(
             GenerateRequest(
                 key=self._key(sample),
-                prompt_ids=(*self.prompt, *done),
+                prompt_ids=(*self.prompt.token_ids, *done),
                 sampling=replace(sampling, max_new_tokens=sampling.max_new_tokens - len(done)),
                 seed=self.seeds[sample],
                 generated=len(done),
+                media=tuple(self.prompt.media),
             )
         )
         self.parts[sample] = generation if before is None else joined(before, generation)

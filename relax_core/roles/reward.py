@@ -15,8 +15,7 @@ from relax_core.api.errors import EndOfStream, LeaseExpired
 from relax_core.api.rows import Sample, StopReason
 from relax_core.api.transport import Lease, Transport
 from relax_core.dataflow import columns as core
-from relax_core.models.prompts import PromptCodec
-from relax_core.roles.collaborators import Reporter, TaskLedger
+from relax_core.roles.collaborators import Prompts, Reporter, TaskLedger
 from relax_core.roles.lease import Renewals
 from relax_core.roles.role import BackgroundRole, Progress
 from relax_core.roles.scoring import GroupScores, Scorer
@@ -68,7 +67,7 @@ class RewardRole(BackgroundRole[Scoring]):
         self,
         transport: Transport,
         scorer: Scorer,
-        codec: PromptCodec,
+        codec: Prompts,
         ledger: TaskLedger,
         hub: Reporter,
         drop_equal_rewards: bool = False,

@@ -8,14 +8,16 @@ from typing import Any
 from relax_core.api.columns import Column
 from relax_core.api.engine import Engine, SamplingParameters
 from relax_core.api.errors import PromptTooLong, RelaxError
+from relax_core.api.media import MediaError
 from relax_core.api.transport import Transport
 from relax_core.config.run import RolloutConfig
 from relax_core.dataflow import columns as core
 from relax_core.dataflow.rows import rows_of
 from relax_core.dataflow.seeds import derive_seed
-from relax_core.models.prompts import PromptCodec
-from relax_core.roles.collaborators import TaskLedger, TaskSource
+from relax_core.media.blobs import put_media
+from relax_core.roles.collaborators import Prompts, TaskLedger, TaskSource
 from relax_core.roles.group import GroupGeneration
+from relax_core.roles.prompts import drop_reason, encode_prompt
 from relax_core.roles.role import BackgroundRole, Progress
 from relax_core.roles.source import IssuedTask
 from relax_core.roles.tasks import pack_task
@@ -33,7 +35,7 @@ class Rollout(BackgroundRole[GroupGeneration]):
         source: Tasks.
         engine: Generates.
         transport: Receives rows.
-        codec: Encodes prompts.
+        prompts: Encodes prompts, and their media.
         ledger: Told what was generated or dropped.
         sampling: How tokens are drawn.
         samples_per_task: Trajectories per group.
@@ -50,7 +52,7 @@ class Rollout(BackgroundRole[GroupGeneration]):
         source: TaskSource,
         engine: Engine,
         transport: Transport,
-        codec: PromptCodec,
+        prompts: Prompts,
         ledger: TaskLedger,
         sampling: SamplingParameters,
         samples_per_task: int,
@@ -63,7 +65,7 @@ class Rollout(BackgroundRole[GroupGeneration]):
         self._source = source
         self._engine = engine
         self._transport = transport
-        self._codec = codec
+        self._prompts = prompts
         self._ledger = ledger
         self._sampling = sampling
         self._samples_per_task = samples_per_task
@@ -133,20 +135,18 @@ class Rollout(BackgroundRole[GroupGeneration]):
         issued = [*issued, *self._source.admitted(patience)]
         for each in issued:
             self._begin(each)
+        if issued and self._prompts.carries_media:
+            self._prompts.prefetch(self._source.upcoming(len(issued)))
         if self._running:
             self.timeline.working(self.name)
         return bool(parked or issued)
 
     def _begin(self, issued: IssuedTask) -> None:
-        prompt = tuple(self._codec.encode_prompt(issued.task))
-        if self._max_prompt_tokens is not None and len(prompt) > self._max_prompt_tokens:
-            self._drop(issued)
-            return
         seeds = tuple(
             derive_seed(self._seed, "trajectory", issued.epoch, issued.task.index, sample)
             for sample in range(self._samples_per_task)
         )
-        group = GroupGeneration(issued, prompt, seeds)
+        group = GroupGeneration(issued, None, seeds)
         state = self._restored.pop(str(issued.group), None)
         if state is not None:
             group.restore(state)
@@ -158,6 +158,8 @@ class Rollout(BackgroundRole[GroupGeneration]):
         self._running[asyncio.create_task(self._generate(group))] = group
 
     async def _generate(self, group: GroupGeneration) -> None:
+        if group.prompt is None:
+            group.prompt = await encode_prompt(self._prompts, group.issued.task, self._max_prompt_tokens)
         before = group.tokens
         with self.timeline.span(self.name, "generate", group=group.issued.group) as facts:
             await group.generate(self._engine, self._sampling, self._timeout)
@@ -174,8 +176,9 @@ class Rollout(BackgroundRole[GroupGeneration]):
                 self._seconds += time.monotonic() - self._busy_since
             try:
                 task.result()
-            except PromptTooLong:
-                self._drop(group.issued)
+            except (PromptTooLong, MediaError) as error:
+                self._ledger.dropped(group.issued.group, drop_reason(error))
+                self._source.finished(group.issued.group)
             else:
                 self._settle(group)
         return bool(ended)
@@ -201,14 +204,13 @@ class Rollout(BackgroundRole[GroupGeneration]):
             await self._engine.abort([key for group in surplus for key in group.keys])
         return bool(surplus)
 
-    def _drop(self, issued: IssuedTask) -> None:
-        self._ledger.dropped(issued.group, "prompt_too_long")
-        self._source.finished(issued.group)
-
     def _append(self, group: GroupGeneration) -> None:
-        issued, generations = group.issued, group.generations
-        rows = rows_of(group.prompt, generations, self._settings.mask_older_tokens)
+        issued, generations, prompt = group.issued, group.generations, group.prompt
+        assert prompt is not None
+        rows = rows_of(prompt.token_ids, generations, self._settings.mask_older_tokens)
         columns = [*rows, Column.of(core.TASK, [pack_task(issued.task)])]
+        if self._prompts.carries_media:
+            columns.append(put_media(self._transport, issued.group, prompt.media))
         versions = sorted({version for generation in generations for _, version in generation.segments})
         # Told first: once the rows are there, others go on with the group, even if this role is killed.
         self._ledger.generated(issued.group, len(generations), group.tokens, versions)

@@ -26,7 +26,7 @@ class GroupScores:
     """Scores of one group, or the error for which the group is dropped."""
 
     scores: Sequence[Score] = ()
-    error: RewardError | None = None
+    error: RelaxError | None = None
 
 
 @dataclass(frozen=True)

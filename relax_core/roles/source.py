@@ -116,6 +116,13 @@ class Source:
         self._open = {group: replace(issued, attempt=issued.attempt + 1) for group, issued in self._open.items()}
         return list(self._open.values())
 
+    def upcoming(self, most: int) -> list[Task]:
+        """The tasks that will be handed out next, up to ``most``, for whoever prepares them; nothing is issued."""
+        end = self._issued + most
+        if self._epochs is not None:
+            end = min(end, self._epochs * len(self._dataset))
+        return [self._task_of(group).task for group in range(self._issued, end)]
+
     def attempts(self, group: int) -> int:
         """How often a group that is not finished was handed out."""
         return self._open[group].attempt

@@ -1,14 +1,17 @@
 """The supervised role turns labelled tasks into training rows: no engine, no reward."""
 
+import asyncio
 from collections.abc import Sequence
 
 from relax_core.api.columns import Column
-from relax_core.api.errors import ConfigError
+from relax_core.api.errors import ConfigError, PromptTooLong
+from relax_core.api.media import MediaError, Prompt
 from relax_core.api.rows import Task
 from relax_core.api.transport import Transport
 from relax_core.dataflow import columns as core
-from relax_core.models.prompts import PromptCodec
-from relax_core.roles.collaborators import TaskLedger, TaskSource
+from relax_core.media.blobs import put_media
+from relax_core.roles.collaborators import Prompts, TaskLedger, TaskSource
+from relax_core.roles.prompts import drop_reason, encode_prompt
 from relax_core.roles.role import Progress, Role
 from relax_core.roles.source import IssuedTask
 
@@ -19,7 +22,7 @@ class Supervised(Role):
     Args:
         source: Labelled tasks.
         transport: Receives rows.
-        codec: Encodes prompts and labels.
+        prompts: Encodes prompts and labels.
         ledger: Told what was made.
         max_prompt_tokens: Longer prompts are dropped.
     """
@@ -30,13 +33,13 @@ class Supervised(Role):
         self,
         source: TaskSource,
         transport: Transport,
-        codec: PromptCodec,
+        prompts: Prompts,
         ledger: TaskLedger,
         max_prompt_tokens: int | None,
     ) -> None:
         self._source = source
         self._transport = transport
-        self._codec = codec
+        self._prompts = prompts
         self._ledger = ledger
         self._max_prompt_tokens = max_prompt_tokens
         self._started = self._finished = False
@@ -48,23 +51,33 @@ class Supervised(Role):
         tasks = [] if self._started else self._source.unfinished()
         self._started = True
         tasks += self._source.admitted(self.patience)
-        for issued in tasks:
-            self._append(issued)
+        encoded = await asyncio.gather(*map(self._encoded, tasks), return_exceptions=True)
+        for issued, rows in zip(tasks, encoded, strict=True):
+            if isinstance(rows, PromptTooLong | MediaError):
+                self._ledger.dropped(issued.group, drop_reason(rows))
+            elif isinstance(rows, BaseException):
+                raise rows
+            else:
+                self._append(issued, *rows)
             self._source.finished(issued.group)
+        if tasks and self._prompts.carries_media:
+            self._prompts.prefetch(self._source.upcoming(len(tasks)))
         if self._source.exhausted:
             self._transport.finish()
             self._finished = True
         return Progress.WORKED if tasks else Progress.IDLE
 
-    def _append(self, issued: IssuedTask) -> None:
-        prompt = self._codec.encode_prompt(issued.task)
-        answers = [self._codec.encode_answer(text) for text in self._answers(issued.task)]
-        if self._max_prompt_tokens is not None and len(prompt) > self._max_prompt_tokens:
-            self._ledger.dropped(issued.group, "prompt_too_long")
-            return
-        masks = [[False] * len(prompt) + [True] * len(answer) for answer in answers]
-        rows = [[*prompt, *answer] for answer in answers]
+    async def _encoded(self, issued: IssuedTask) -> tuple[Prompt, list[list[int]]]:
+        """A task's prompt and answers."""
+        answers = [self._prompts.encode_answer(text) for text in self._answers(issued.task)]
+        return await encode_prompt(self._prompts, issued.task, self._max_prompt_tokens), answers
+
+    def _append(self, issued: IssuedTask, prompt: Prompt, answers: list[list[int]]) -> None:
+        masks = [[False] * len(prompt.token_ids) + [True] * len(answer) for answer in answers]
+        rows = [[*prompt.token_ids, *answer] for answer in answers]
         columns = [Column.of(core.TOKENS, rows), Column.of(core.LOSS_MASK, masks), *self._marks()]
+        if self._prompts.carries_media:
+            columns.append(put_media(self._transport, issued.group, prompt.media))
         self._ledger.generated(issued.group, len(rows), sum(map(len, answers)), [])
         self._transport.append(issued.group, columns, close=True, repeat=issued.attempt > 1)
 

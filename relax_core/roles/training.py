@@ -4,19 +4,20 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from relax_core.api.columns import Column, ColumnSpec
+from relax_core.api.columns import Column, ColumnSpec, IntArray
 from relax_core.api.errors import ConfigError
 from relax_core.api.trainer import MicroBatch, Sums, Trainer
 from relax_core.api.transport import Lease, Transport
 from relax_core.dataflow.batching import UpdatePlan
-from relax_core.dataflow.columns import FOR_PEOPLE
+from relax_core.dataflow.columns import FOR_PEOPLE, MEDIA
 from relax_core.dataflow.plan import Plan
+from relax_core.media.blobs import MediaOfRows
 from relax_core.metrics.timeline import NO_TIMELINE, Timeline
 from relax_core.roles.objective import Objective
 from relax_core.roles.ranks import Ranks
@@ -57,6 +58,7 @@ class TrainingRank:
         seen: Keeps what the trainer computes; ``None`` keeps nothing.
         timeline: Told when the rank fetched and computed.
         lender: Gives this model its device while it computes; ``None`` where there is room for both.
+        media: Fetches those of rows that have any.
     """
 
     plan: Plan
@@ -68,6 +70,7 @@ class TrainingRank:
     seen: SeenLogprobs | None = None
     timeline: Timeline = NO_TIMELINE
     lender: Trainer | None = None
+    media: MediaOfRows = field(default_factory=MediaOfRows)
 
     def __post_init__(self) -> None:
         """Refuses an algorithm that needs more than the trainer computes; a model that borrows its device leaves it."""
@@ -104,10 +107,14 @@ class TrainingRank:
         assert role is not None
         reads = sorted(role.reads - FOR_PEOPLE)
         with self.timeline.span(lease.consumer, "fetch"):
-            return [
-                update.micro_batch(self.transport.fetch(lease, reads, lease.table.ids[rows]), rows, self.temperature)
-                for rows in update.ranks[self.rank]
-            ]
+            return [self._micro_batch(lease, update, reads, rows) for rows in update.ranks[self.rank]]
+
+    def _micro_batch(self, lease: Lease, update: UpdatePlan, reads: list[str], rows: IntArray) -> MicroBatch:
+        ids = lease.table.ids[rows]
+        if MEDIA.name not in reads:
+            return update.micro_batch(self.transport.fetch(lease, reads, ids), rows, self.temperature)
+        table, media = self.media.fetch(self.transport, lease, reads, ids)
+        return replace(update.micro_batch(table, rows, self.temperature), media=media)
 
 
 class LocalRanks(Ranks):

@@ -14,9 +14,15 @@ from relax_core.config.load import RunConfig, Selected
 from relax_core.config.run import SamplingConfig
 from relax_core.dataflow.plan import Plan
 from relax_core.media.encoders import with_encoders
+from relax_core.media.filed import FiledMedia
+from relax_core.media.pool import MediaPool
+from relax_core.media.prompts import MediaPrompts
+from relax_core.media.sources import Sources
 from relax_core.models.initialise import initialise_model
 from relax_core.models.loading import loading
+from relax_core.models.media_tokens import media_tokens
 from relax_core.models.prompts import PromptCodec
+from relax_core.roles.collaborators import Prompts
 from relax_core.roles.scoring import NamedReward, Scorer
 
 MODEL = "model"
@@ -26,6 +32,10 @@ WARM_START = "warm_start"
 """Folder of the policy that a warm-up made."""
 
 
+def _tell_nobody(name: str, message: str) -> None:
+    """For what is built outside of a run."""
+
+
 @dataclass(frozen=True)
 class Builder:
     """Builds components with the context of one run.
@@ -33,10 +43,12 @@ class Builder:
     Args:
         config: The run's configuration.
         context: Context without a model.
+        tell: Is told ``(name, message)`` of what happened to tasks.
     """
 
     config: RunConfig
     context: Context
+    tell: Callable[[str, str], None] = _tell_nobody
 
     def model_source(self, path: Path) -> ModelSource:
         """The run's model settings for a folder."""
@@ -112,14 +124,27 @@ class Builder:
     def codec(self, path: Path) -> PromptCodec:
         """The folder's tokenizer, seen to be one: without its files transformers makes one that knows no text."""
         with loading(path):
-            codec = PromptCodec(self.model_source(path), self.config.run.prompt.format)
+            source = self.model_source(path)
+            tokens = media_tokens(source) if self.config.encoders else None
+            codec = PromptCodec(source, self.config.run.prompt.format, tokens)
         if not codec.tokenizer("a", add_special_tokens=False)["input_ids"]:
             raise ConfigError(f"model: the folder {str(path)!r} has no tokenizer: no text becomes any token")
         return codec
 
+    def prompts(self, path: Path, codec: PromptCodec) -> Prompts:
+        """What makes prompts of tasks: the codec, or, in a run with encoders, what knows of their media too."""
+        if not self.config.encoders:
+            return codec
+        media = self.config.run.media
+        encoders = self._model_context(self.model_source(path)).encoders
+        sources = Sources(media.urls, media.largest_bytes, media.url_timeout)
+        pool = MediaPool(encoders, sources, media.workers, media.cache_bytes)
+        fails, seconds = media.on_error == "fail", self.config.run.timeouts.generation
+        return MediaPrompts(codec, pool, fails, seconds, self.tell)
+
     def dataset(self, selected: Selected, at_least: int = 1) -> Dataset:
-        """A dataset with enough tasks for one batch."""
-        dataset: Dataset = selected.build(self.context)
+        """A dataset with enough tasks for one batch; media that it holds itself become files of the run."""
+        dataset: Dataset = FiledMedia(selected.build(self.context), self.context.directory)
         if len(dataset) < at_least:
             raise ConfigError(
                 f"{selected.section}: has {len(dataset)} tasks, fewer than the {at_least} of one batch; "
@@ -156,6 +181,7 @@ def check_capabilities(engine: Engine, plan: Plan, config: RunConfig) -> None:
         ),
         (Capability.STOP_STRINGS, "sampling.stop", lambda: bool(sampling.stop)),
         (Capability.DELTAS, "publication.delta", lambda: config.run.publication.delta),
+        (Capability.MEDIA, "encoders", lambda: bool(config.encoders)),
     ]
     for capability, setting, asked in needed:
         if asked() and capability not in engine.capabilities:

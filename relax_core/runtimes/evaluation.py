@@ -14,8 +14,8 @@ from relax_core.api.errors import ConfigError
 from relax_core.config.load import RunConfig, Selected
 from relax_core.config.run_config import EvalSet
 from relax_core.metrics.counters import Counters
-from relax_core.models.prompts import PromptCodec
 from relax_core.rewards.processes import describe
+from relax_core.roles.collaborators import Prompts
 from relax_core.roles.evaluator import Evaluator, HeldOut
 from relax_core.roles.scoring import Scorer
 from relax_core.runtimes.components import Builder, sampling_parameters
@@ -23,14 +23,14 @@ from relax_core.runtimes.device import resolve_device
 
 
 async def open_evaluators(
-    builder: Builder, engine: Engine, codec: PromptCodec, scorer: Scorer | None, stack: AsyncExitStack
+    builder: Builder, engine: Engine, prompts: Prompts, scorer: Scorer | None, stack: AsyncExitStack
 ) -> list[Evaluator]:
     """An evaluator for each set of the configuration.
 
     Args:
         builder: Builds components.
         engine: Generates.
-        codec: Encodes and decodes.
+        prompts: Encodes and decodes.
         scorer: The run's rewards where they are started, for sets that have no others.
         stack: Closes the rewards that are started here.
 
@@ -46,7 +46,7 @@ async def open_evaluators(
             started.append((selected.rewards, judge))
         assert judge is not None, "an evaluation without rewards is refused"
         held_out = _held_out(builder, selected, engine)
-        evaluators.append(Evaluator(held_out, engine, codec, judge, run.seed, run.timeouts.generation))
+        evaluators.append(Evaluator(held_out, engine, prompts, judge, run.seed, run.timeouts.generation))
     return evaluators
 
 
@@ -66,6 +66,9 @@ def _held_out(builder: Builder, selected: EvalSet, engine: Engine) -> HeldOut:
         needed = f"{selected.dataset.section.removesuffix('.dataset')}.sampling.stop"
         name = builder.config.engine.component.name
         raise ConfigError(f"engine: {name} lacks {Capability.STOP_STRINGS.value}, which {needed} needs")
+    if builder.config.encoders and Capability.MEDIA not in engine.capabilities:
+        name = builder.config.engine.component.name
+        raise ConfigError(f"engine: {name} lacks {Capability.MEDIA.value}, which encoders need")
     dataset = builder.dataset(selected.dataset)
     tasks = [dataset[index] for index in range(min(len(dataset), settings.tasks or len(dataset)))]
     return HeldOut(selected.name, tasks, sampling_parameters(settings.sampling), settings.samples_per_task)
@@ -95,7 +98,8 @@ async def evaluate_model(config: RunConfig, run_id: str) -> Mapping[str, Any]:
         async with AsyncExitStack() as stack:
             engine = await builder.engine(path)
             stack.push_async_callback(engine.close)
-            evaluators = await open_evaluators(builder, engine, builder.codec(path), None, stack)
+            prompts = builder.prompts(path, builder.codec(path))
+            evaluators = await open_evaluators(builder, engine, prompts, None, stack)
             sets = {evaluator.held_out.name or "eval": await _evaluated(evaluator) for evaluator in evaluators}
     return {"sets": sets, "counters": counters.totals()}
 

@@ -26,7 +26,7 @@ from relax_core.config.load import RunConfig, Selected
 from relax_core.config.redact import redacted
 from relax_core.config.run import BatchConfig
 from relax_core.dataflow.placement import publishes_beside, takes_turns
-from relax_core.dataflow.plan import Plan, derive_plan, warmup_batch
+from relax_core.dataflow.plan import Plan, warmup_batch
 from relax_core.dataflow.seeds import derive_seed
 from relax_core.dataflow.staleness import Staleness
 from relax_core.datasets.overlap import overlap
@@ -87,7 +87,7 @@ class Run(ABC):
             device=resolve_device(config.run.device),
             count=self._count,
         )
-        self.builder = Builder(config, self.context)
+        self.builder = Builder(config, self.context, self._tell)
         self.plan = config.plan()
         self.dataset = self.builder.dataset(config.dataset, config.run.batch.tasks)
         self.updates = main_updates(config.run, len(self.dataset))
@@ -109,6 +109,10 @@ class Run(ABC):
             self._early[name] += amount
         else:
             self.hub.count(name, amount)
+
+    def _tell(self, name: str, message: str) -> None:
+        """Something happened; nothing does before there is a hub."""
+        self.hub.event(name, message)
 
     async def run(self) -> Mapping[str, Any]:
         """Warm-up, training, evaluation; the summary is written however it ends."""
@@ -160,7 +164,7 @@ class Run(ABC):
         assert config.warmup_dataset is not None and config.warmup_trainer is not None
         self.record.evaluated(await self._evaluate("warmup", 0), None)
         batch = warmup_batch(config.run)
-        plan = derive_plan(config.warmup_algorithm.config, batch, config.run.sampling)
+        plan = config.warmup_plan()
         dataset = self.builder.dataset(config.warmup_dataset, batch.tasks)
         updates = config.run.warmup.updates
         await self._make_room()
@@ -201,7 +205,7 @@ class Run(ABC):
             ledger=self.directory.ledger(
                 LEDGER if name == "main" else f"{name}_{LEDGER}", anew=self.checkpoint is None
             ),
-            codec=session.codec,
+            prompts=session.prompts,
             hub=self.hub,
             sampling=sampling_parameters(run.sampling),
             rollout=run.rollout,

@@ -21,10 +21,10 @@ from relax_core.dataflow.staleness import Admission, Staleness
 from relax_core.metrics.activity import Activity
 from relax_core.metrics.hub import MetricHub
 from relax_core.metrics.timeline import Timeline
-from relax_core.models.prompts import PromptCodec
 from relax_core.roles.actor import Actor
 from relax_core.roles.advantages import Advantages
 from relax_core.roles.batches import BatchLog
+from relax_core.roles.collaborators import Prompts
 from relax_core.roles.forward import ForwardRole
 from relax_core.roles.objective import Objective
 from relax_core.roles.preference import Preference
@@ -68,7 +68,7 @@ class StageParts:
     trainer: Trainer
     transport: Transport
     ledger: Ledger
-    codec: PromptCodec
+    prompts: Prompts
     hub: MetricHub
     sampling: SamplingParameters
     rollout: RolloutConfig
@@ -161,7 +161,7 @@ class Stage:
             self.source,
             parts.engine,
             parts.transport,
-            parts.codec,
+            parts.prompts,
             parts.ledger,
             parts.sampling,
             parts.batch.samples_per_task,
@@ -174,13 +174,13 @@ class Stage:
 
     def _labelled(self, role: type[Supervised]) -> Role:
         parts = self.parts
-        return role(self.source, parts.transport, parts.codec, parts.ledger, parts.max_prompt_tokens)
+        return role(self.source, parts.transport, parts.prompts, parts.ledger, parts.max_prompt_tokens)
 
     def _reward(self) -> Role:
         parts = self.parts
         assert parts.scorer is not None
         drop_equal = parts.rollout.drop_equal_rewards
-        return RewardRole(parts.transport, parts.scorer, parts.codec, parts.ledger, parts.hub, drop_equal)
+        return RewardRole(parts.transport, parts.scorer, parts.prompts, parts.ledger, parts.hub, drop_equal)
 
     def _frozen(self, name: str) -> Role:
         model = self.parts.frozen[name]

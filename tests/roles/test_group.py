@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from relax_core.api.engine import SamplingParameters
+from relax_core.api.media import Prompt
 from relax_core.api.rows import Task
 from relax_core.engines.torch.engine import TorchEngine
 from relax_core.roles.group import GroupGeneration
@@ -16,7 +17,7 @@ SEEDS = (3, 4, 5)
 
 
 def group(number: int) -> GroupGeneration:
-    return GroupGeneration(IssuedTask(number, 0, Task(0, "12+34=")), PROMPT, SEEDS)
+    return GroupGeneration(IssuedTask(number, 0, Task(0, "12+34=")), Prompt(PROMPT), SEEDS)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from relax_core.api.columns import Table
 from relax_core.api.context import ModelSource
 from relax_core.api.engine import GenerateRequest, Generation, SamplingParameters
 from relax_core.api.errors import PromptTooLong, RelaxError
+from relax_core.api.media import Prompt
 from relax_core.api.rows import StopReason
 from relax_core.api.transport import Consumer
 from relax_core.config.run import RolloutConfig
@@ -414,8 +415,8 @@ def test_a_generation_goes_into_the_state_and_back(make: Make) -> None:
         ((0, 1), (1, 2)),
         (np.array([5, 9], np.int32),) * 2,
     )
-    group = GroupGeneration(IssuedTask(3, 0, Numbers(4)[3]), (1,), (7, 8), [part, None], stops=2)
-    other = GroupGeneration(group.issued, (1,), (7, 8))
+    group = GroupGeneration(IssuedTask(3, 0, Numbers(4)[3]), Prompt((1,)), (7, 8), [part, None], stops=2)
+    other = GroupGeneration(group.issued, group.prompt, (7, 8))
     other.restore(json.loads(json.dumps(group.state())))
     assert other.stops == 2
     assert other.parts[1] is None

@@ -100,7 +100,7 @@ class Process:
                 trainer=self.trainer,
                 transport=MemoryTransport(MemoryTransportConfig()),
                 ledger=Ledger(self.events.append),
-                codec=self.codec,
+                prompts=self.codec,
                 hub=self.hub,
                 sampling=SamplingParameters(50),
                 rollout=RolloutConfig(surplus=self.surplus),

@@ -12,6 +12,7 @@ from ray.actor import ActorHandle
 from relax_core.api.engine import Capability, Engine, GenerateRequest, Generation, Health
 from relax_core.api.errors import RelaxError
 from relax_core.api.weights import Acknowledgement, Bucket, Manifest
+from relax_core.media.encoders import with_encoders
 from relax_core.runtimes.serve.assignment import Assignment
 from relax_core.runtimes.serve.proxies import StateClient
 from relax_core.runtimes.serve.spans import process_timeline
@@ -49,7 +50,7 @@ class EngineRank:
         self._timeline = process_timeline(assignment.directory, self._name)
         self._state = StateClient(assignment.run_id)
         context = assignment.context(self._state.count)
-        engine: Engine = assignment.config.engine.build(context)
+        engine: Engine = assignment.config.engine.build(with_encoders(context, assignment.config.encoders))
         await engine.start()
         newest = assignment.config.weight_sync.build(context).newest()
         if newest is not None:
@@ -181,7 +182,7 @@ class RemoteEngine(Engine):
         self._actor: ActorHandle | None = None
         self._life = 0
         self._generated: dict[int, int] = {}
-        self._waiting: dict[tuple[int, ...], _Waiting] = {}
+        self._waiting: dict[tuple[tuple[int, ...], tuple[str, ...]], _Waiting] = {}
         self._calls: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -192,7 +193,7 @@ class RemoteEngine(Engine):
         if not self._waiting:
             loop.call_soon(self._send)
         result: asyncio.Future[Generation] = loop.create_future()
-        together = self._waiting.setdefault(request.prompt_ids, _Waiting())
+        together = self._waiting.setdefault(request.prompt, _Waiting())
         together.requests.append(request)
         together.results.append(result)
         try:

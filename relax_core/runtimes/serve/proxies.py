@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from relax_core.api.rows import Task
 from relax_core.roles.source import IssuedTask
 from relax_core.runtimes.serve.assignment import STATE
 from relax_core.transports.ray.calls import CALL_SECONDS, ActorLost, acall, call, find_actor
@@ -66,6 +67,10 @@ class RemoteSource:
 
     def unfinished(self) -> list[IssuedTask]:
         tasks: list[IssuedTask] = self._state("unfinished")
+        return tasks
+
+    def upcoming(self, most: int) -> list[Task]:
+        tasks: list[Task] = self._state("upcoming", most)
         return tasks
 
     def finished(self, group: int) -> None:

@@ -20,6 +20,7 @@ from relax_core.runtimes.serve.spans import process_timeline
 
 if TYPE_CHECKING:
     from relax_core.models.prompts import PromptCodec
+    from relax_core.roles.collaborators import Prompts
     from relax_core.roles.recorder import BatchRecorder
     from relax_core.roles.supervised import Supervised
 
@@ -100,6 +101,14 @@ class RoleBuilder:
 
         return PromptCodec(self._assignment.model_source(), self._run.prompt.format)
 
+    def _prompts(self) -> "Prompts":
+        from relax_core.runtimes.components import Builder
+
+        assignment = self._assignment
+        tell = partial(self._state, "tell", "event")
+        builder = Builder(assignment.config, assignment.context(self._state.count), tell)
+        return builder.prompts(assignment.model, builder.codec(assignment.model))
+
     def _algorithm(self) -> Algorithm:
         algorithm: Algorithm = self._assignment.config.algorithm.build(
             self._assignment.context(self._state.count, staged=True)
@@ -120,7 +129,7 @@ class RoleBuilder:
             RemoteSource(self._state),
             await open_fleet(self._assignment, self._state, tells=True),
             self._transport,
-            self._codec(),
+            self._prompts(),
             RemoteLedger(self._state),
             sampling_parameters(run.sampling),
             run.batch.samples_per_task,
@@ -142,7 +151,7 @@ class RoleBuilder:
 
     def _labelled(self, role: "type[Supervised]") -> Role:
         source, ledger = RemoteSource(self._state), RemoteLedger(self._state)
-        return role(source, self._transport, self._codec(), ledger, self._run.prompt.max_tokens)
+        return role(source, self._transport, self._prompts(), ledger, self._run.prompt.max_tokens)
 
     async def _reward(self) -> Role:
         from relax_core.roles.reward import RewardRole

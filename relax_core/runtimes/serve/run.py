@@ -37,7 +37,7 @@ from relax_core.runtimes.serve.restarts import Restarts, TooManyLosses
 from relax_core.runtimes.serve.state import Record
 from relax_core.runtimes.serve.supervisor import Supervisor, together
 from relax_core.runtimes.serve.versions import versions
-from relax_core.runtimes.session import make_codec, make_probe, open_session
+from relax_core.runtimes.session import make_codec, make_probe, open_prompts, open_session
 from relax_core.transports.memory.config import MemoryTransportConfig
 from relax_core.transports.memory.transport import MemoryTransport
 from relax_core.transports.ray.calls import ActorLost, acall
@@ -139,7 +139,8 @@ class ServeRun(Run):
             self._continue(self.checkpoint)
         self._boundaries = Boundaries(Boundary(self._points.start.update, False, state("checkpoint")))
         codec = make_codec(self.builder, assignment.model, self.plan)
-        probe = make_probe(self.config, codec, self.dataset)
+        prompts = open_prompts(self.builder, assignment.model, codec, stack)
+        probe = await make_probe(self.config, prompts, self.dataset)
         capabilities = await supervisor.start_ranks(self._points.start, version, probe)
         if assignment.generates:
             sync = self.config.weight_sync.build(assignment.context(self._count))
@@ -150,7 +151,7 @@ class ServeRun(Run):
             engine = await open_fleet(assignment, state, capabilities)
             stack.push_async_callback(engine.close)
             check_capabilities(engine, self.plan, self.config)
-            self.evaluators = await open_evaluators(self.builder, engine, codec, None, stack)
+            self.evaluators = await open_evaluators(self.builder, engine, prompts, None, stack)
         if self.checkpoint is None:
             self.record.evaluated(await self._evaluate("eval", 0), 0)
         await asyncio.to_thread(supervisor.start_fronts)

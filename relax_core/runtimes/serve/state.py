@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from relax_core.api.errors import RelaxError, TrainingError
+from relax_core.api.rows import Task
 from relax_core.config.run import ServeConfig
 from relax_core.dataflow.ledger import Ledger
 from relax_core.metrics.activity import GENERATING, PAUSED, Activity, Beside
@@ -91,6 +92,11 @@ class RunState:
         """Tasks that a front which is gone had not finished."""
         with self._changed:
             return self._source.unfinished()
+
+    def upcoming(self, most: int) -> list[Task]:
+        """Tasks that will be handed out next."""
+        with self._changed:
+            return self._source.upcoming(most)
 
     def finished(self, group: int) -> None:
         """The group is in the transport, or dropped."""

@@ -2,6 +2,7 @@
 
 from relax_core.checkpoint.run_directory import RunDirectory
 from relax_core.dataflow.staleness import Admission
+from relax_core.media.filed import FiledMedia
 from relax_core.roles.source import Source
 from relax_core.runtimes.length import crossed, groups_needed
 from relax_core.runtimes.serve.assignment import STATE, Assignment
@@ -22,9 +23,8 @@ class StateActor(RunState):
         run = assignment.config.run
         ledger = RunDirectory(assignment.directory).ledger()
         counted: list[tuple[str, int]] = []
-        dataset = assignment.config.dataset.build(
-            assignment.context(lambda name, amount: counted.append((name, amount)))
-        )
+        context = assignment.context(lambda name, amount: counted.append((name, amount)))
+        dataset = FiledMedia(assignment.config.dataset.build(context), context.directory)
         admission = Admission(run.batch.tasks, run.max_staleness, run.rollout.surplus)
         needed = None if run.epochs else groups_needed(assignment.updates, run.batch)
         source = Source(dataset, assignment.seed, ledger, admission, run.epochs, needed, self.in_publication)
