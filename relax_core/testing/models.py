@@ -75,3 +75,9 @@ def tiny_model(directory: Path, seed: int = 0, **overrides: Any) -> Path:
 def tiny_media_model(directory: Path, model_type: str, seed: int = 0, **overrides: Any) -> Path:
     """A random model of :data:`TINY_MEDIA` with the byte tokenizer, saved in ``directory``."""
     return initialise_model(directory, {"model_type": model_type, **TINY_MEDIA[model_type], **overrides}, "bytes", seed)
+
+
+def telling_media_model(directory: Path, model_type: str) -> Path:
+    """As :func:`tiny_media_model`, with weights so large that every token's place, and every medium, shows."""
+    text = {**TINY_MEDIA[model_type]["text_config"], "initializer_range": 0.2}
+    return tiny_media_model(directory, model_type, text_config=text, initializer_range=0.2)

@@ -17,6 +17,9 @@ MERGED = 4
 
 SECONDS_PER_FRAME = 0.5
 
+TYPE_IDS: Mapping[Kind, int] = {"image": 1, "video": 2, "audio": 0}
+"""``mm_token_type_ids`` that processors of transformers give to placeholders."""
+
 
 class RandomMedia(Encoder):
     """Draws media instead of reading them; their arrays are a model's own arguments.
@@ -100,3 +103,33 @@ def prompt_of(parts: Sequence[Sequence[int] | Encoded], tokens: Mapping[Kind, Me
             ids += [marks.placeholder] * run if isinstance(run, int) else [*marks.after, ord("n"), *marks.before]
         ids += marks.after
     return Prompt(tuple(ids), tuple(part for part in parts if isinstance(part, Encoded)))
+
+
+def example_prompts(encoder: RandomMedia, tokens: Mapping[Kind, MediaTokens]) -> dict[str, Prompt]:
+    """Prompts with none, one, two and five media, of all kinds that a model takes."""
+    text, more = list(b"what is it"), list(b"and")
+    parts: dict[str, Sequence[Sequence[int] | Encoded]] = {
+        "none": [text],
+        "image": [text, encoder.image(1), more],
+        "two images": [encoder.image(2), text, encoder.image(3, 6, 4)],
+        "five": [
+            encoder.image(4),
+            more,
+            encoder.video(5),
+            more,
+            encoder.image(6),
+            encoder.image(7, 2, 2),
+            encoder.video(8),
+        ],
+    }
+    if "audio" in tokens:
+        parts |= {
+            "audio": [text, encoder.audio(9), more],
+            "short audio": [encoder.audio(10, 76), text],
+            "image and audio": [encoder.image(11), text, encoder.audio(12, 230), more],
+            "five of all kinds": [
+                *(encoder.audio(13, 50), encoder.image(14), text, encoder.audio(15, 110)),
+                *(encoder.video(16), encoder.image(17, 6, 6)),
+            ],
+        }
+    return {name: prompt_of(each, tokens) for name, each in parts.items()}
