@@ -20,6 +20,7 @@ from relax_core.dataflow.plan import Plan
 from relax_core.dataflow.rows import trainable_counts
 from relax_core.dataflow.seeds import derive_seed
 from relax_core.dataflow.staleness import Staleness
+from relax_core.media.blobs import stored_media
 from relax_core.metrics.activity import Beside, DataWait
 from relax_core.metrics.update import update_metrics
 from relax_core.roles.batches import COUNTERS
@@ -88,6 +89,8 @@ class Actor(Role):
         self._generated_tokens = generated_tokens
         self._data_wait = DataWait(beside)
         self._publications = publications
+        self._batch_version = 0
+        """Of the weights that the present batch began with: when it is repeated, later ones may be published."""
         self.training = False
         """Whether weights are being changed or published: until then, nothing has happened that cannot be undone."""
         self.updates = 0
@@ -110,12 +113,13 @@ class Actor(Role):
         repeated = lease.attempt > 1
         if not (repeated and groups == self._batches.finished):
             begun = repeated and groups == self._batches.begun
+            self._begin_with(begun)
             if not begun and self._drop_stale(lease):
                 return Progress.WORKED
             self._go_on()
             with held(self._transport, lease):
                 if not begun:
-                    self._batches.begin(groups, self.state())
+                    self._batches.begin(groups, self._state_in_batch())
                 await self._train(lease)
         self._transport.ack(lease)
         self.training = False
@@ -147,6 +151,13 @@ class Actor(Role):
         self._data_wait.end(now)
         self.timeline.working(self.name, now)
 
+    def _begin_with(self, begun: bool) -> None:
+        """The version of the present batch, which somebody who is gone may have begun."""
+        self._batch_version = int(self._batches.counters["version"]) if begun else self._version()
+
+    def _state_in_batch(self) -> dict[str, int | float]:
+        return {**self.state(), "version": self._batch_version}
+
     async def _train(self, lease: Lease) -> None:
         self.training = True
         record = self._record(lease)
@@ -160,7 +171,7 @@ class Actor(Role):
         the publication goes on beside, the source counts them until it has arrived."""
         if record is not None and self._recorder is not None:
             self._recorder.write(replace(record, updates=updates), await self._ranks.logprobs())
-        with self.timeline.span(self.name, "publish", version=self._version() + 1):
+        with self.timeline.span(self.name, "publish", version=self._batch_version + 1):
             await self._publish()
         self.batches += 1
         self._batches.finish(self.state())
@@ -169,7 +180,9 @@ class Actor(Role):
         """The rows of a lease for people, if the present batch is kept."""
         if self._recorder is None or not self._recorder.keeps(self.batches):
             return None
-        return BatchRecord(self.batches, self.updates + 1, self._version(), 1.0, self._whole(lease), ())
+        table = self._whole(lease)
+        media = stored_media(self._transport, table)
+        return BatchRecord(self.batches, self.updates + 1, self._batch_version, 1.0, table, (), media)
 
     def _whole(self, lease: Lease) -> Table:
         """All columns of a lease's rows, for people."""
@@ -193,7 +206,7 @@ class Actor(Role):
     def _lags(self, table: Table) -> IntArray:
         if "segments" not in table:
             return np.zeros(len(table), np.int64)
-        return self._staleness.lags(table, self._version())
+        return self._staleness.lags(table, self._batch_version)
 
     def _plan_batch(self, table: Table, number: int) -> BatchPlan:
         trainable = trainable_counts(table["loss_mask"])
@@ -229,7 +242,7 @@ class Actor(Role):
         report |= self._data_wait.metrics() | {f"queue/{name}": float(n) for name, n in self._transport.depth().items()}
         report["perf/train_tokens_per_s"] = sums.tokens / seconds
         report["perf/tokens_during_update"] = float(tokens)
-        report["train/version"] = float(self._version())
+        report["train/version"] = float(self._batch_version)
         self._report(self.updates, report)
 
     def _lag_metrics(self, table: Table) -> dict[str, float]:

@@ -78,7 +78,10 @@ class StreamingActor(Actor):
         if repeated and groups <= set(self._batches.finished):
             self._transport.ack(lease)
             return True
-        return not (repeated and groups <= set(self._batches.begun)) and self._drop_stale(lease)
+        begun = repeated and groups <= set(self._batches.begun)
+        if not self._pieces:
+            self._begin_with(begun)
+        return not begun and self._drop_stale(lease)
 
     async def close(self) -> None:
         """Gives the batch up; its groups are not trained."""
@@ -102,7 +105,7 @@ class StreamingActor(Actor):
         self.training = True
         pieces, self._pieces = self._pieces, []
         groups = [group for piece in pieces for group in dict.fromkeys(piece.lease.table.groups.tolist())]
-        self._batches.begin(groups, self.state())
+        self._batches.begin(groups, self._state_in_batch())
         started = time.monotonic()
         with self.timeline.span(self.name, "update"):
             sums, metrics = await self._ranks.apply(self.updates + 1)
@@ -157,4 +160,5 @@ def _record_of(pieces: list[Piece]) -> BatchRecord | None:
     records = [piece.record for piece in pieces if piece.record is not None]
     if not records:
         return None
-    return replace(records[0], table=_tables_joined([record.table for record in records]))
+    media = {key: data for record in records for key, data in record.media.items()}
+    return replace(records[0], table=_tables_joined([record.table for record in records]), media=media)

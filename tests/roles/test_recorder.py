@@ -12,6 +12,7 @@ from relax_core.checkpoint.batches import BatchRecord
 from relax_core.dataflow import columns as core
 from relax_core.dataflow.batching import micro_batches
 from relax_core.dataflow.ledger import Ledger
+from relax_core.roles.batches import BatchLog
 from relax_core.roles.forward import ForwardRole
 from relax_core.roles.recorder import BatchRecorder
 from relax_core.trainers.torch.config import TorchTrainerConfig
@@ -90,3 +91,22 @@ def test_without_log_probabilities_the_batch_is_kept_as_it_was_read() -> None:
     recorder.write(BatchRecord(3, 4, 1, 1.0, table, ()), {})
     assert [set(record.table.columns) for record in kept] == [{"loss_mask"}]
     assert kept[0].temperature == 0.5
+
+
+async def test_a_batch_that_is_repeated_is_of_the_version_that_it_began_with(
+    trainer: TorchTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[BatchRecord] = []
+    bench = Bench(grpo_plan(), trainer, Ledger(lambda event: None), kept=kept, advances=True, version=3)
+    for group in range(2):
+        await bench.add(group, version=3)
+    with monkeypatch.context() as killed:
+        killed.setattr(BatchLog, "finish", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await bench.train()
+    assert bench.version == 4, "its weights were published, and nobody wrote down that it is finished"
+    bench.transport.reclaim("actor")
+    bench.actor.restore(bench.actor.state() | {"updates": 0, "batches": 0})
+    await bench.actor.step()
+    assert [record.version for record in kept] == [3, 3]
+    assert [metrics["rollout/lag_max"] for _, metrics in bench.reports] == [0, 0]
