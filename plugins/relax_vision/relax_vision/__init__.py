@@ -1,0 +1,1 @@
+"""Images for models that Relax trains."""

@@ -1,0 +1,48 @@
+"""The encoder keeps the contract of all encoders, of every format and for each kind of vision tower."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+from pictures import image_file, picture
+from relax_vision.encoder import VisionEncoder
+
+from relax_core.api.context import ModelSource
+from relax_core.api.media import Encoded, Kind
+from relax_core.models.load import load_language_model
+from relax_core.testing.encoder import EncoderContract, array_file
+from relax_core.testing.models import TINY_MEDIA
+
+
+class TestVisionEncoder(EncoderContract):
+    @pytest.fixture(scope="class", params=TINY_MEDIA)
+    @classmethod
+    def model(cls, request, folders):
+        """A tower with real weights, however few."""
+        cls.sees = load_language_model(ModelSource(folders[request.param]))
+        return request.param
+
+    @pytest.fixture
+    def encoder(self, model: str, make) -> VisionEncoder:
+        self.made = make(model)
+        return self.made
+
+    @pytest.fixture
+    def examples(self) -> Mapping[Kind, Sequence[bytes]]:
+        frames = [picture(20, 30, seed=seed) for seed in (5, 6)]
+        return {
+            "image": [
+                image_file(picture(40, 24)),
+                image_file(picture(33, 21, "P"), "GIF"),
+                image_file(picture(17, 50), "JPEG", orientation=6),
+                image_file(picture(30, 31, "RGBA"), "WEBP", lossless=True),
+                image_file(frames[0], "WEBP", save_all=True, append_images=frames[1:]),
+                image_file(picture(1, 1)),
+                array_file(np.asarray(picture(60, 40))),
+            ]
+        }
+
+    def features(self, encoded: Encoded) -> int:
+        inputs = self.made.inputs([encoded], "cpu")
+        seen = self.sees.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"]).pooler_output
+        return len(seen[0] if isinstance(seen, list | tuple) else seen)
