@@ -103,6 +103,10 @@ class Batches(Protocol):
     def finished(self) -> tuple[int, ...]:
         """Groups of the last batch that was trained and published."""
 
+    @property
+    def counters(self) -> Mapping[str, int | float]:
+        """The actor's, at whichever came last of begin and finish; in a batch also the ``version`` it began with."""
+
     def begin(self, groups: Sequence[int], counters: Mapping[str, int | float]) -> None:
         """A batch starts."""
 
