@@ -16,8 +16,8 @@ from relax_core.api.errors import RelaxError
 from relax_core.api.media import Encoded, Kind
 from relax_core.models.media_tokens import MediaTokens
 
-TYPES: Mapping[Kind, int] = {"image": 1, "video": 2, "audio": 3}
-"""``mm_token_type_ids`` of placeholders; all other tokens have 0."""
+TYPES: Mapping[Kind, int] = {"image": 1, "video": 2}
+"""``mm_token_type_ids`` of placeholders, of which only models that do not hear ask; all other tokens have 0."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ class MediaInputs:
 
     def _types(self, ids: Tensor) -> Tensor:
         types = torch.zeros_like(ids)
-        for kind, tokens in self.tokens.items():
-            types[ids == tokens.placeholder] = TYPES[kind]
+        for kind, index in TYPES.items():
+            types[ids == self.tokens[kind].placeholder] = index
         return types
 
 

@@ -34,14 +34,19 @@ def freeze(model: Any, parts: Iterable[str]) -> None:
             parameter.requires_grad_(False)
 
 
+def tower_of(name: str) -> str | None:
+    """``vision`` or ``audio``, for a module or parameter in a tower or its projection, by its name."""
+    return next((sense for tower, sense in TOWERS.items() if tower in name.split(".")), None)
+
+
 def part_of(name: str) -> str:
     """The part that a parameter belongs to, by its name."""
+    sense = tower_of(name)
+    if sense is None:
+        return "language_model"
     path = name.split(".")
-    for tower, sense in TOWERS.items():
-        if tower in path:
-            inside = path[path.index(tower) + 1]
-            return f"{sense}_projection" if inside in PROJECTIONS else f"{sense}_tower"
-    return "language_model"
+    inside = next(path[place + 1] for place, module in enumerate(path) if TOWERS.get(module) == sense)
+    return f"{sense}_projection" if inside in PROJECTIONS else f"{sense}_tower"
 
 
 def _parameters(model: Any) -> Iterator[tuple[str, nn.Parameter]]:

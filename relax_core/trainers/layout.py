@@ -15,6 +15,30 @@ from relax_core.trainers.sharing import Rows, share_beginnings
 
 
 @dataclass(frozen=True)
+class Slots:
+    """Where the T tokens of some rows lie in the model's input.
+
+    Args:
+        rows: All of them.
+        slots: int64 ``[T]``: places in the flattened input, as far as the model is shown a token.
+        shape: ``(B, L)`` of the input.
+        device: Where it is.
+    """
+
+    rows: Rows
+    slots: IntArray
+    shape: tuple[int, int]
+    device: torch.device | str
+
+    def filled(self, values: npt.NDArray[np.generic]) -> Tensor:
+        """``[B, L]``: values ``[T]`` of the tokens, integers as int64, and 0 where there is none."""
+        fed = self.rows.place < self.rows.last[self.rows.row]
+        flat = np.zeros(self.shape[0] * self.shape[1], np.int64 if values.dtype.kind == "i" else values.dtype)
+        flat[self.slots[fed]] = values[fed]
+        return torch.as_tensor(flat.reshape(self.shape), device=self.device)
+
+
+@dataclass(frozen=True)
 class Layout:
     """Model input for N trainable tokens. What cannot influence one of them is not in it: rows without any, and in each
     row the last trainable token with all that follows.
@@ -30,8 +54,7 @@ class Layout:
         targets: int64 ``[N]``: the trainable tokens.
         positions: int64 ``[N]``: their places in the flat values of the table's per-token columns.
         fed: Tokens of the rows in ``input_ids``, padding apart; a shared one counts in each of its rows.
-        rows: The T tokens of all rows, and
-        slots: int64 ``[T]``: their places in the flattened ``[B · L]`` input, as far as they are in it.
+        slots: How ``input_ids`` came about.
     """
 
     input_ids: Tensor
@@ -41,12 +64,7 @@ class Layout:
     targets: Tensor
     positions: IntArray
     fed: int
-    rows: Rows
-    slots: IntArray
-
-    def filled(self, values: npt.NDArray[np.generic]) -> Tensor:
-        """``[B, L]`` on the input's device: ``[T]`` values at the places of the tokens, 0 where there is none."""
-        return _filled(self.rows, self.slots, values, tuple(self.input_ids.shape), self.input_ids.device)
+    slots: Slots
 
 
 def lay_out(
@@ -74,35 +92,20 @@ def lay_out(
     if shared is not None and shared.shape[1] > share_up_to:
         shared = None
     if shared is not None:
-        shape, slots = shared.shape, shared.slots
-    elif packing:
-        shape, slots = _end_to_end(rows)
+        at = Slots(rows, shared.slots, shared.shape, device)
     else:
-        shape, slots = _one_line_each(rows)
-
-    def filled(values: npt.NDArray[np.generic]) -> Tensor:
-        return _filled(rows, slots, values, shape, device)
-
+        shape, places = _end_to_end(rows) if packing else _one_line_each(rows)
+        at = Slots(rows, places, shape, device)
     return Layout(
-        input_ids=filled(rows.tokens),
-        position_ids=filled(rows.place) if packing or shared is not None else None,
-        seen_until=None if shared is None else filled(shared.seen_until),
-        predictors=torch.as_tensor(slots[positions - 1], device=device),
+        input_ids=at.filled(rows.tokens),
+        position_ids=at.filled(rows.place) if packing or shared is not None else None,
+        seen_until=None if shared is None else at.filled(shared.seen_until),
+        predictors=torch.as_tensor(at.slots[positions - 1], device=device),
         targets=torch.as_tensor(rows.tokens[positions].astype(np.int64), device=device),
         positions=positions,
         fed=int(rows.last.sum()),
-        rows=rows,
-        slots=slots,
+        slots=at,
     )
-
-
-def _filled(
-    rows: Rows, slots: IntArray, values: npt.NDArray[np.generic], shape: tuple[int, ...], device: torch.device | str
-) -> Tensor:
-    fed = rows.place < rows.last[rows.row]
-    flat = np.zeros(shape[0] * shape[1], np.int64 if values.dtype.kind == "i" else values.dtype)
-    flat[slots[fed]] = values[fed]
-    return torch.as_tensor(flat.reshape(shape), device=device)
 
 
 def _rows(table: Table, positions: IntArray, placeholders: npt.ArrayLike) -> Rows:

@@ -14,7 +14,7 @@ from relax_core.api.errors import TrainingError
 from relax_core.api.media import Encoded
 from relax_core.api.tokens import trainable_positions
 from relax_core.models.media_inputs import MediaInputs
-from relax_core.trainers.layout import Layout
+from relax_core.trainers.layout import Slots
 from relax_core.trainers.sharing import Rows
 
 
@@ -31,27 +31,26 @@ class Seen:
     position_ids: Tensor
 
 
-def see(layout: Layout, media: Mapping[int, Sequence[Encoded]], inputs: MediaInputs) -> Seen:
-    """The media of those rows that are in a layout, whose placeholders :func:`check_media` has seen to be theirs.
+def see(slots: Slots, media: Mapping[int, Sequence[Encoded]], inputs: MediaInputs) -> Seen:
+    """The media of those rows that the model is shown; :func:`check_media` has seen that their placeholders are theirs.
 
     Args:
-        layout: Made with the model's placeholders; has some.
+        slots: Of an input with placeholders.
         media: By group.
         inputs: Of the model.
     """
-    rows, device = layout.rows, layout.input_ids.device
-    seeing = {int(row): int(layout.slots[rows.starts[row]]) for row in np.flatnonzero(rows.media_end)}
+    rows = slots.rows
+    begins = {int(row): int(slots.slots[rows.starts[row]]) for row in np.flatnonzero(rows.media_end)}
     # Rows that share their media begin at one slot, and the model reads slots in order.
-    shown = dict(sorted((slot, row) for row, slot in seeing.items()))
+    shown = dict(sorted((begin, row) for row, begin in begins.items()))
     arguments = inputs.arguments([each for row in shown.values() for each in _fed(rows, row, media, inputs)])
     of_shown = inputs.places([_tokens(rows, row) for row in shown.values()], arguments)
     places = dict(zip(shown, of_shown, strict=True))
-    numbers = torch.as_tensor(rows.place).to(next(iter(places.values())).begin.dtype)
-    positions = numbers.expand(3, -1).clone()
-    for row, slot in seeing.items():
-        start, length = rows.starts[row], rows.last[row]
-        positions[:, start : start + length] = places[slot].of(int(length))
-    return Seen(arguments, torch.stack([layout.filled(axis.numpy()) for axis in positions]).to(device))
+    positions = torch.as_tensor(rows.place).to(of_shown[0].begin.dtype).expand(3, -1).clone()
+    for row, begin in begins.items():
+        start, length = int(rows.starts[row]), int(rows.last[row])
+        positions[:, start : start + length] = places[begin].of(length)
+    return Seen(arguments, torch.stack([slots.filled(axis.numpy()) for axis in positions]))
 
 
 def check_media(table: Table, media: Mapping[int, Sequence[Encoded]], inputs: MediaInputs) -> None:

@@ -128,7 +128,7 @@ class Decoder:
         self, sequences: Sequence[Sequence[int]], media: Mapping[int, Sequence[Encoded]], positions: Tensor
     ) -> tuple[Tensor, list[float], Mapping[str, Tensor]]:
         """Positions of sequences, of which some have media, and :attr:`_ahead`; and what is seen and heard there."""
-        ahead = [0.0] * len(sequences)
+        ahead: list[float] = [0] * len(sequences)
         if not media:
             return positions, ahead, {}
         inputs = self._model.media

@@ -18,12 +18,15 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from relax_core.config import TrainerConfig
+from relax_core.models.parts import tower_of
 from relax_core.trainers.optimizer import MasterOptimizer
 from relax_core.trainers.torch.model import HOST, Model
 
 
 def shard(module: nn.Module, dtype: torch.dtype, device: str) -> None:
     """Deals the float32 parameters of a module, on the host, to all ranks: layer by layer, and what is in no layer.
+
+    Towers that see or hear are no layers: a rank may have nothing to see where others have.
 
     Args:
         module: Holds a transformers model; its own ``forward`` is the only way into it from now on.
@@ -32,7 +35,11 @@ def shard(module: nn.Module, dtype: torch.dtype, device: str) -> None:
     """
     mesh = init_device_mesh(torch.device(device).type, (torch.distributed.get_world_size(),))
     precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-    layers = [layer for layer in module.modules() if isinstance(layer, GradientCheckpointingLayer)]
+    layers = [
+        layer
+        for name, layer in module.named_modules()
+        if isinstance(layer, GradientCheckpointingLayer) and tower_of(name) is None
+    ]
     for part in (*layers, module):
         sharded = fully_shard(part, mesh=mesh, mp_policy=precision, reshard_after_forward=True)
         # Gradients are sums until ``apply`` divides them.
@@ -90,7 +97,7 @@ class ShardedOptimizer(MasterOptimizer):
         for full_name, part in self.tensors().items():
             # A step count is a scalar, and the same on every rank.
             parameter = self.sharded[full_name.partition(".")[2]]
-            yield full_name, _like(parameter, part).full_tensor() if part.ndim else part
+            yield full_name, _gathered(parameter, part) if part.ndim else part
 
     def load(self, tensors: Mapping[str, Tensor], counters: Mapping[str, int]) -> None:
         """Takes over what :meth:`whole` gave, on however many ranks."""
@@ -134,7 +141,7 @@ def whole_tensors(model: Model, dtype: torch.dtype, keep: bool) -> dict[str, Ten
         parameter = parameters.get(name)
         key = id(tensor if parameter is None else parameter)  # tied parameters are one
         if key not in gathered:
-            full = tensor if parameter is None else _sharded(parameter.detach().to(dtype)).full_tensor()
+            full = tensor if parameter is None else _gathered(_sharded(parameter), _local(parameter).to(dtype))
             gathered[key] = full.to(HOST, copy=True) if keep else torch.empty(0)
         if keep:
             whole[name] = gathered[key]
@@ -153,6 +160,15 @@ def part_of(whole: Tensor, parameter: DTensor) -> Tensor:
     """This rank's part of a tensor that lies on all ranks, as it has one of ``parameter``."""
     mesh, placements = parameter.device_mesh, parameter.placements
     return distribute_tensor(whole.to(parameter.device), mesh, placements, src_data_rank=None).to_local().clone()
+
+
+def _local(parameter: Tensor) -> Tensor:
+    return _sharded(parameter.detach()).to_local()
+
+
+def _gathered(parameter: DTensor, part: Tensor) -> Tensor:
+    """Whole, by way of the device on which ranks meet, from wherever the parts are: they may have been released."""
+    return _like(parameter, part.to(parameter.device_mesh.device_type)).full_tensor()
 
 
 def _like(parameter: DTensor, part: Tensor) -> DTensor:

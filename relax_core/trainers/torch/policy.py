@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed
 from torch import Tensor, nn
 
 from relax_core.api.columns import IntArray, Table
@@ -19,8 +20,8 @@ from relax_core.api.errors import ConfigError, TrainingError
 from relax_core.api.media import Encoded
 from relax_core.api.trainer import MicroBatch
 from relax_core.models.media_inputs import MediaInputs
-from relax_core.models.media_tokens import media_tokens
-from relax_core.models.parts import freeze
+from relax_core.models.media_tokens import TOWERS, media_tokens
+from relax_core.models.parts import freeze, tower_of
 from relax_core.trainers.layout import Layout, lay_out
 from relax_core.trainers.media import check_media, see
 from relax_core.trainers.sharing import attention_mask
@@ -77,14 +78,29 @@ class TokenOutputs(nn.Module):
         self.separable = head is not None
         self.chunk_tokens = chunk_tokens
 
-    def forward(self, arguments: Mapping[str, Any], predictors: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies, float32 ``[N]``, of the tokens that some places of the input predict."""
+    def forward(
+        self,
+        arguments: Mapping[str, Any],
+        predictors: Tensor,
+        sampling: Sampling,
+        reached: Container[str | None] = (),
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropies, float32 ``[N]``, of the tokens that some places of the input predict.
+
+        Towers that are ``reached`` have a gradient, if only of zeros.
+        """
         if not self.separable:
             logits = self.model(**arguments).logits
-            return logprobs_from_logits(_chosen(logits, predictors), sampling)
-        hidden = last_states(self.model, arguments)
-        head = self.model.get_output_embeddings()
-        return logprobs_from_hidden(_chosen(hidden, predictors), head, sampling, self.chunk_tokens)
+            logprobs, entropy = logprobs_from_logits(_chosen(logits, predictors), sampling)
+        else:
+            hidden = _chosen(last_states(self.model, arguments), predictors)
+            head = self.model.get_output_embeddings()
+            logprobs, entropy = logprobs_from_hidden(hidden, head, sampling, self.chunk_tokens)
+        return (logprobs + self._zero(reached), entropy) if reached else (logprobs, entropy)
+
+    def _zero(self, towers: Container[str | None]) -> Tensor:
+        reached = [each.sum() for name, each in self.model.named_parameters() if tower_of(name) in towers]
+        return torch.stack(reached).sum() * 0.0
 
 
 class CausalPolicy:
@@ -118,8 +134,7 @@ class CausalPolicy:
         freeze(self.model, config.freeze)
         tokens = media_tokens(source)
         self.media = MediaInputs(self.model, tokens, encoders) if tokens else None
-        if sharded and self.media is not None and encoders:
-            raise ConfigError("trainer.parallel: 'fsdp' trains with text alone, and there are encoders; use ddp")
+        self.sharded = sharded
         head = separable_head(self.model)
         if config.packing:
             require_packing(self.model)
@@ -142,7 +157,8 @@ class CausalPolicy:
         support = support_of(batch.table, layout.positions, self.device)
         never = torch.as_tensor(placeholders, device=self.device) if len(placeholders) else None
         sampling = Sampling(layout.targets, batch.temperature, support, never)
-        logprobs, entropy = self.outputs(self._arguments(layout, batch.media), layout.predictors, sampling)
+        arguments, reached = self._arguments(layout, batch.media), self._reached(layout, batch.media)
+        logprobs, entropy = self.outputs(arguments, layout.predictors, sampling, reached)
         return Scored({"logprobs": logprobs, "entropy": entropy}, layout.positions, layout.fed)
 
     def _require_known(self, table: Table) -> None:
@@ -154,7 +170,8 @@ class CausalPolicy:
     def idle(self) -> Tensor:
         """A pass over one token whose gradient is zero, for a rank that has nothing where the others compute."""
         token = torch.zeros(1, dtype=torch.int64, device=self.device)
-        logprobs, _ = self.outputs({"input_ids": token[None], "use_cache": False}, token, Sampling(token))
+        reached = self._reached(None, {})
+        logprobs, _ = self.outputs({"input_ids": token[None], "use_cache": False}, token, Sampling(token), reached)
         return logprobs.sum() * 0.0
 
     def _placeholders(self, batch: MicroBatch) -> IntArray:
@@ -172,8 +189,8 @@ class CausalPolicy:
             arguments["position_ids"] = layout.position_ids
         if layout.seen_until is not None:
             arguments["attention_mask"] = attention_mask(layout.seen_until, self.dtype)
-        if self.media is not None and layout.rows.media_end.any():
-            seen = see(layout, media, self.media)
+        if self.media is not None and layout.slots.rows.media_end.any():
+            seen = see(layout.slots, media, self.media)
             positions = seen.position_ids
             if self.config.packing:
                 # transformers tells rows apart by the numbers of their tokens, which come before the three axes
@@ -181,6 +198,19 @@ class CausalPolicy:
                 positions = torch.cat([layout.position_ids[None].to(positions.dtype), positions])
             arguments |= {**seen.arguments, "position_ids": positions}
         return arguments
+
+    def _reached(self, layout: Layout | None, media: Mapping[int, Sequence[Encoded]]) -> frozenset[str]:
+        """Towers of a sharded model that any rank lets see or hear in this pass: ranks add up the gradients of the same
+        parameters, so that all must have one of these."""
+        if not self.sharded or self.media is None or not self.media.encoders:
+            return frozenset()
+        rows = None if layout is None else layout.slots.rows
+        groups = set() if rows is None else set(rows.groups[rows.media_end > 0].tolist())
+        ours = {TOWERS[each.kind] for group in groups for each in media[group]}
+        senses = sorted(set(TOWERS.values()))
+        flags = torch.tensor([float(sense in ours) for sense in senses], device=self.device)
+        torch.distributed.all_reduce(flags)
+        return frozenset(sense for sense, flag in zip(senses, flags.tolist(), strict=True) if flag)
 
 
 def _chosen(values: Tensor, places: Tensor) -> Tensor:
