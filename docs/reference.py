@@ -22,7 +22,7 @@ from relax_core.config.selection import config_class
 from relax_core.registry import registry
 
 PAGE = Path(__file__).parent / "reference" / "configuration.md"
-PLUGINS = ("relax-core", "relax-algos")
+PLUGINS = ("relax-core", "relax-algos", "relax-audio", "relax-vision")
 """The plugins of this repository; whatever else is installed does not belong on the page."""
 
 HEAD = """\

@@ -59,8 +59,10 @@ def test_commands_that_only_look_import_no_heavy_package(arguments: list[str]) -
         "relax_core.plugin",
         "relax_core.registry",
         "relax_algos.plugin",
+        "relax_audio.plugin",
         "relax_megatron.plugin",
         "relax_transferqueue.plugin",
+        "relax_vision.plugin",
         "relax_vllm.plugin",
     ],
 )

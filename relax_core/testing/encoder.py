@@ -1,11 +1,11 @@
 """What every encoder keeps to."""
 
 import json
-import pickle
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,14 @@ def array_file(array: npt.NDArray[np.generic]) -> bytes:
     return file.getvalue()
 
 
+def example_arrays() -> dict[Kind, list[bytes]]:
+    """Images and sounds of noise."""
+    draw = np.random.default_rng(0)
+    images = [draw.integers(0, 256, (height, width, 3), dtype=np.uint8) for height, width in ((24, 40), (50, 31))]
+    sounds = [draw.uniform(-1, 1, samples).astype(np.float32) for samples in (16000, 5601)]
+    return {"image": [array_file(image) for image in images], "audio": [array_file(sound) for sound in sounds]}
+
+
 def model_that_sees_and_hears(directory: Path) -> ModelSource:
     """A folder with :data:`SEEING_AND_HEARING` and no weights."""
     (directory / "config.json").write_text(json.dumps(SEEING_AND_HEARING))
@@ -56,10 +64,7 @@ class EncoderContract:
 
         Unless overridden: arrays.
         """
-        draw = np.random.default_rng(0)
-        images = [draw.integers(0, 256, (height, width, 3), dtype=np.uint8) for height, width in ((24, 40), (50, 31))]
-        sounds = [draw.uniform(-1, 1, samples).astype(np.float32) for samples in (16000, 5601)]
-        return {"image": [array_file(image) for image in images], "audio": [array_file(sound) for sound in sounds]}
+        return example_arrays()
 
     @pytest.fixture
     def files(self, encoder: Encoder, examples: Mapping[Kind, Sequence[bytes]]) -> list[tuple[Kind, bytes]]:
@@ -144,7 +149,7 @@ class EncoderContract:
             assert refused.value.reason, "errors are counted by their reason"
 
     def test_it_crosses_processes(self, encoder: Encoder, files: list[tuple[Kind, bytes]]) -> None:
-        copy = pickle.loads(pickle.dumps(encoder))
+        copy = ForkingPickler.loads(ForkingPickler.dumps(encoder))
         assert copy.fingerprint == encoder.fingerprint, "equal encoders have equal fingerprints"
         for kind, data in files:
             assert copy.encode(kind, data).key == encoder.encode(kind, data).key
@@ -177,7 +182,8 @@ class EncoderContract:
         import torch
 
         inputs = encoder.inputs([encoder.encode(kind, data) for kind, data in files], "cpu")
-        assert all(value.dtype == torch.float32 for value in inputs.values() if value.is_floating_point())
+        floats = [value for value in inputs.values() if value.is_floating_point()]
+        assert all(value.dtype == torch.float32 for value in floats), "floats are of single precision"
         assert all(value.isfinite().all() for value in inputs.values()), "features are finite"
 
 

@@ -13,7 +13,7 @@ from relax_core.api.rows import StopReason
 from relax_core.api.weights import Acknowledgement, Bucket, Manifest
 from relax_core.engines.requests import ended_by_context
 from relax_core.engines.turns import Turns
-from relax_core.models.load import load_causal_model
+from relax_core.models.load import load_language_model
 from relax_core.weights.intake import Intake
 from relax_core.weights.inventory import Inventory, inventory_of
 from relax_vllm.config import VLLMEngineConfig
@@ -52,7 +52,7 @@ class VLLMEngine(Engine):
             raise RelaxError("the vllm engine needs a model")
         device = torch.device(self._context.device)
         # vLLM cannot tell what a publication must be: it fuses, pads and packs what it loads.
-        inventory = await self._turns.on_thread(lambda: inventory_of(load_causal_model(source).state_dict()))
+        inventory = await self._turns.on_thread(lambda: inventory_of(load_language_model(source).state_dict()))
         self._intake = Intake(inventory)
         self._vllm = await self._turns.on_thread(lambda: InProcessVLLM(source, self._config, device))
         self._worker = asyncio.create_task(self._serve(), name="vllm-engine")
