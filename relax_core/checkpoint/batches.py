@@ -4,9 +4,11 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from relax_core.api.columns import Column, ColumnSpec, Table
 from relax_core.api.errors import RelaxError
@@ -32,6 +34,7 @@ class BatchRecord:
         temperature: Of every log-probability.
         table: All rows, with what the actor read and what people look at.
         updates: The optimizer steps, in order; they refer to rows of the table by position.
+        media: What rows name as their media, by key; see :data:`relax_core.dataflow.columns.MEDIA`.
     """
 
     batch: int
@@ -40,6 +43,7 @@ class BatchRecord:
     temperature: float
     table: Table
     updates: tuple[UpdatePlan, ...]
+    media: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def last_update(self) -> int:
@@ -152,7 +156,8 @@ def _tree_of(record: BatchRecord) -> dict[str, Any]:
     rows = {"ids": table.ids, "groups": table.groups, "versions": table.versions, "columns": columns}
     updates = [{field.name: getattr(update, field.name) for field in fields(update)} for update in record.updates]
     scalars = {name: getattr(record, name) for name in SCALARS}
-    return {"format": FORMAT, **scalars, "table": rows, "updates": updates}
+    media = {key: np.frombuffer(data, np.uint8) for key, data in record.media.items()}
+    return {"format": FORMAT, **scalars, "table": rows, "updates": updates, "media": media}
 
 
 def _record_of(tree: Mapping[str, Any]) -> BatchRecord:
@@ -161,7 +166,8 @@ def _record_of(tree: Mapping[str, Any]) -> BatchRecord:
     columns = [Column(_spec_of(**each["spec"]), each["values"], each["offsets"]) for each in rows["columns"]]
     table = Table(rows["ids"], rows["groups"], {column.spec.name: column for column in columns}, rows["versions"])
     updates = tuple(UpdatePlan(**update | {"ranks": tuple(map(tuple, update["ranks"]))}) for update in tree["updates"])
-    return BatchRecord(**{name: tree[name] for name in SCALARS}, table=table, updates=updates)
+    media = {key: data.tobytes() for key, data in tree.get("media", {}).items()}
+    return BatchRecord(**{name: tree[name] for name in SCALARS}, table=table, updates=updates, media=media)
 
 
 def _spec_of(trailing: Sequence[int], **others: Any) -> ColumnSpec:

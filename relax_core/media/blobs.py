@@ -29,6 +29,13 @@ def media_keys(table: Table) -> Mapping[int, tuple[str, ...]]:
     return {group: keys for group, keys in named.items() if keys}
 
 
+def stored_media(transport: Transport, table: Table) -> dict[str, bytes]:
+    """By key, the blobs of all media that rows name; none where rows name none."""
+    if MEDIA.name not in table:
+        return {}
+    return {key: transport.get_blob(key) for keys in media_keys(table).values() for key in keys}
+
+
 @dataclass(frozen=True)
 class MediaOfRows:
     """Fetches the media of leased rows, and keeps the last of them: rows go through a model several times.

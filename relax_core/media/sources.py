@@ -133,7 +133,7 @@ class Sources:
 
     def _check(self, size: int, source: str) -> None:
         if size > self._largest:
-            raise MediaError("too_large", f"{shown(source)} has {size} bytes; media.largest_bytes is {self._largest}")
+            raise MediaError("too_large", f"{shown(source)} has {size} bytes; at most {self._largest} are read")
 
 
 class OnlyHttps(HTTPRedirectHandler):

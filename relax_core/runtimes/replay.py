@@ -12,6 +12,7 @@ import torch
 from relax_core.api.columns import Table
 from relax_core.api.context import Context
 from relax_core.api.errors import RelaxError
+from relax_core.api.media import Encoded
 from relax_core.api.trainer import MicroBatch
 from relax_core.checkpoint.batches import BATCHES, BatchRecord, BatchStore
 from relax_core.checkpoint.run_directory import RunDirectory
@@ -19,8 +20,9 @@ from relax_core.checkpoint.store import Checkpoint, CheckpointStore
 from relax_core.config.load import RunConfig
 from relax_core.config.run import RunSections
 from relax_core.dataflow.batching import UpdatePlan, micro_batches
-from relax_core.dataflow.columns import FOR_PEOPLE, TRAINER_LOGPROBS
+from relax_core.dataflow.columns import FOR_PEOPLE, MEDIA, TRAINER_LOGPROBS
 from relax_core.dataflow.seeds import derive_seed
+from relax_core.media.blobs import media_keys
 from relax_core.metrics.update import update_metrics
 from relax_core.roles.objective import Objective
 from relax_core.runtimes.components import Builder
@@ -130,7 +132,24 @@ class _Learner:
                 "trainer may be another than the run's, but the algorithm cannot read other columns"
             )
         table = Table(record.table.ids, record.table.groups, {name: record.table[name] for name in sorted(self._reads)})
-        return [micro_batches(table, update, rank, record.temperature) for rank in range(len(update.ranks))]
+        ranks = [micro_batches(table, update, rank, record.temperature) for rank in range(len(update.ranks))]
+        if MEDIA.name not in self._reads:
+            return ranks
+        return [[_with_media(batch, record) for batch in batches] for batches in ranks]
+
+
+def _with_media(batch: MicroBatch, record: BatchRecord) -> MicroBatch:
+    """The same rows with the media that they name.
+
+    Raises:
+        RelaxError: They were not stored.
+    """
+    media = {}
+    for group, keys in media_keys(batch.table).items():
+        if lacking := [key for key in keys if key not in record.media]:
+            raise RelaxError(f"replay: batch {record.batch} was stored without the medium {lacking[0]}")
+        media[group] = [Encoded.unpack(record.media[key]) for key in keys]
+    return replace(batch, media=media)
 
 
 def _numbers(batches: BatchStore, after: int, update: int, run: RunSections) -> Sequence[int]:
