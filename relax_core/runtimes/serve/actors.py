@@ -7,7 +7,7 @@ import ray
 from ray.actor import ActorHandle
 
 from relax_core.api.errors import RelaxError
-from relax_core.transports.ray.calls import ActorLost, find_actor
+from relax_core.transports.ray.calls import ActorLost, afind_actor
 
 CLOSE_SECONDS = 10.0
 """Seconds in which an actor ends when it is asked to, and in which the cluster forgets one that was killed."""
@@ -44,7 +44,7 @@ async def kill_actor(actor: ActorHandle, name: str, namespace: str) -> None:
     try:
         async with asyncio.timeout(CLOSE_SECONDS):
             while True:
-                find_actor(name, namespace)
+                await afind_actor(name, namespace)
                 await asyncio.sleep(0.1)
     except ActorLost:
         return

@@ -6,7 +6,7 @@ from typing import Any
 from relax_core.api.rows import Task
 from relax_core.roles.source import IssuedTask
 from relax_core.runtimes.serve.assignment import STATE
-from relax_core.transports.ray.calls import CALL_SECONDS, ActorLost, acall, call, find_actor
+from relax_core.transports.ray.calls import CALL_SECONDS, ActorLost, acall, afind_actor, call, find_actor
 
 HELD_SECONDS = 10.0
 """Time that one call waits for the run to go on, while an evaluation or a checkpoint holds it."""
@@ -36,7 +36,7 @@ class StateClient:
         try:
             return await acall(self.actor, method, *arguments, timeout=wait + CALL_SECONDS)
         except ActorLost:
-            self.actor = find_actor(STATE, self._run_id)
+            self.actor = await afind_actor(STATE, self._run_id)
             return await acall(self.actor, method, *arguments, timeout=wait + CALL_SECONDS)
 
     def count(self, name: str, amount: int = 1) -> None:

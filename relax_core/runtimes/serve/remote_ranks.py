@@ -1,5 +1,6 @@
 """The ranks behind a front, as the front sees them. Imports no torch."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -90,7 +91,7 @@ class RemoteRanks(Ranks):
     async def _call(self, method: str, *arguments: Any, again: tuple[Any, ...] | None = None) -> Any:
         while True:
             try:
-                leader = self._leader or await self._repeat_batch(self._next())
+                leader = self._leader or await self._repeat_batch(await asyncio.to_thread(self._next))
                 return await acall(leader, method, *arguments, timeout=self._timeout)
             except ActorLost:
                 self._leader = None

@@ -13,7 +13,10 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RayError, RayTaskError
 
-from relax_core.api.errors import DeadlineExceeded, RelaxError
+from relax_core.api.errors import ConfigError, DeadlineExceeded, PluginError, RelaxError
+
+_REFUSALS = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in (ConfigError, PluginError)}
+"""By the name that a traceback has for them: errors with which no actor can be started, now or later."""
 
 CALL_SECONDS = 60.0
 """Deadline of a call that only looks something up or writes something down."""
@@ -40,6 +43,11 @@ def find_actor(name: str, namespace: str, timeout: float = CALL_SECONDS) -> Acto
         return within(timeout, f"find actor {name!r}", lambda: ray.get_actor(name, namespace=namespace))
     except ValueError as error:
         raise ActorLost(f"{namespace}: there is no actor {name!r} now") from error
+
+
+async def afind_actor(name: str, namespace: str, timeout: float = CALL_SECONDS) -> ActorHandle:
+    """:func:`find_actor`, without holding up the event loop."""
+    return await asyncio.to_thread(find_actor, name, namespace, timeout)
 
 
 def call(
@@ -121,8 +129,11 @@ def _known(error: Exception, method: str, timeout: float) -> RelaxError:
     if isinstance(error, ActorUnavailableError):
         return ActorUnavailable(f"{method}: {_first_line(error)}")
     if isinstance(error, RayActorError):
-        # A constructor that raised is told with its whole traceback; the last line says what was wrong.
+        # A constructor that raised is told with its whole traceback, as text; the last line says what was wrong.
         lines = str(error).strip().splitlines()
+        kind, _, text = lines[-1].partition(": ")
+        if kind in _REFUSALS:
+            return _REFUSALS[kind](text)
         return ActorLost(f"{method}: the actor is dead: {lines[-1] if 'Traceback' in str(error) else lines[0]}")
     if isinstance(error, RayTaskError) and isinstance(error.cause, RelaxError):
         return error.cause
