@@ -12,13 +12,14 @@ from typing import Any, ClassVar
 import pytest
 
 from relax_core.api.context import Context, ModelSource
-from relax_core.api.engine import Generation
+from relax_core.api.engine import GenerateRequest, Generation
 from relax_core.api.errors import DeadlineExceeded, RelaxError, WeightSyncError
 from relax_core.api.rows import StopReason
 from relax_core.api.weights import Bucket, Manifest
 from relax_core.engines.torch.config import TorchEngineConfig
 from relax_core.engines.torch.engine import TorchEngine
 from relax_core.fleet.fleet import Fleet, Waits
+from relax_core.fleet.member import MemberLost
 from relax_core.testing.engine import EngineContract, EngineFactory
 from relax_core.testing.generations import generate_all, group, request
 from tests.fleet.scripted import Scripted
@@ -142,6 +143,20 @@ async def test_requests_of_an_engine_that_hangs_go_to_another() -> None:
         assert (await answer).token_ids == (1,)
         assert not hanging.running, "its request is cancelled"
         assert "no answer to 'health'" in (await fleet.health()).detail
+
+
+async def test_a_request_is_made_again_at_its_only_engine_which_is_back_before_it_is_looked_at() -> None:
+    class Reborn(Scripted):
+        async def generate(self, request: GenerateRequest) -> Generation:
+            if not self.keys:
+                self.keys.append(request.key)
+                raise MemberLost("its process ended, and another one serves")
+            return await super().generate(request)
+
+    engine = Reborn(0)
+    async with fleet_of(engine) as fleet:
+        assert (await fleet.generate(request("once"))).token_ids == (0,)
+    assert engine.keys == ["once", "once"]
 
 
 async def test_a_request_that_is_not_possible_is_not_made_again() -> None:

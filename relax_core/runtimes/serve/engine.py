@@ -12,11 +12,12 @@ from ray.actor import ActorHandle
 from relax_core.api.engine import Capability, Engine, GenerateRequest, Generation, Health
 from relax_core.api.errors import RelaxError
 from relax_core.api.weights import Acknowledgement, Bucket, Manifest
+from relax_core.fleet.member import MemberLost
 from relax_core.media.encoders import with_encoders
 from relax_core.runtimes.serve.assignment import Assignment
 from relax_core.runtimes.serve.proxies import StateClient
 from relax_core.runtimes.serve.spans import process_timeline
-from relax_core.transports.ray.calls import ActorLost, ActorUnavailable, acall, find_actor
+from relax_core.transports.ray.calls import ActorLost, ActorUnavailable, acall, afind_actor
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +99,8 @@ class EngineRank:
 
     async def release(self, what: frozenset[str]) -> None:
         """See :meth:`Engine.release`."""
+        if "weights" in what:
+            self._acknowledged = None
         await self._started.release(what)
 
     async def restore(self) -> None:
@@ -105,9 +108,9 @@ class EngineRank:
         await self._started.restore()
 
     async def health(self) -> tuple[Health, int]:
-        """See :meth:`Engine.health`, and the engine's generated tokens; one that is still loading is healthy."""
+        """See :meth:`Engine.health`, and the engine's generated tokens."""
         if self._engine is None:
-            return Health(True, 0, 0, 0, "loading"), 0
+            return Health(False, 0, 0, 0, "is still loading"), 0
         return await self._engine.health(), self._engine.generated_tokens
 
     async def close(self) -> None:
@@ -250,6 +253,8 @@ class RemoteEngine(Engine):
         try:
             outcomes, tokens = await self._call("generate", waiting.requests, timeout=self._timeouts.generation)
             self._count_tokens(tokens)
+        except ActorLost as error:
+            outcomes = [error if self._patient else MemberLost(str(error))] * len(waiting.requests)
         except RelaxError as error:
             outcomes = [error] * len(waiting.requests)
         for result, outcome in zip(waiting.results, outcomes, strict=True):
@@ -285,5 +290,5 @@ class RemoteEngine(Engine):
         if life <= self._life:
             raise ActorLost(f"{self._name} is dead, and its next life has not begun within {wait:g} s")
         self._life = life
-        self._actor = find_actor(self._name, self._run_id)
+        self._actor = await afind_actor(self._name, self._run_id)
         return self._actor
