@@ -37,11 +37,17 @@ def check(config: RunConfig) -> Iterator[Finding]:
         yield from _check_rollout(config, requirements)
         yield from _check_publication(config)
     yield from _check_evaluation(config)
+    yield from _check_media(config)
     yield from _check_schedule(config.trainer)
     if config.warmup_algorithm is not None:
         yield from _check_warmup(config.warmup_algorithm)
     if config.warmup_trainer is not None:
         yield from _check_schedule(config.warmup_trainer)
+
+
+def _check_media(config: RunConfig) -> Iterator[Finding]:
+    for key, value in () if config.encoders else _changed(config.run.media).items():
+        yield ("media", key), f"{show(value, ('media', key))} would be ignored: the run has no `encoders`"
 
 
 def _check_warmup(algorithm: Selected) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from relax_core.checkpoint.batches import BatchRecord, BatchStore
 from relax_core.dataflow.columns import SEGMENTS
 from relax_core.dataflow.staleness import lags
 from relax_core.report.files import evenly
+from relax_core.report.media import ShownMedia
 from relax_core.roles.tasks import unpack_task
 
 MAX_BATCHES = 12
@@ -33,7 +34,8 @@ TokenText = Callable[[int], str]
 
 
 def read_samples(directory: Path, text: TokenText | None) -> dict[str, Any]:
-    """The chosen batches with their rows; ``texts``, the text of each token id in them; what is ``damaged``.
+    """The chosen batches with their rows; ``texts``, the text of each token id in them; ``media``, which rows name by
+    place; what is ``damaged``.
 
     Args:
         directory: Folder of the run's :class:`relax_core.checkpoint.batches.BatchStore`.
@@ -43,18 +45,18 @@ def read_samples(directory: Path, text: TokenText | None) -> dict[str, Any]:
     numbers = store.numbers()
     chosen = evenly(numbers, MAX_BATCHES)
     budget = MAX_TOKENS // max(1, len(chosen))
-    batches, damaged = [], []
+    batches, damaged, media = [], [], ShownMedia()
     for number in chosen:
         try:
-            batches.append(_batch(store.load(number), budget))
+            batches.append(_batch(store.load(number), budget, media))
         except RelaxError as error:
             damaged.append(str(error))
     ids = {token for batch in batches for row in batch["rows"] for token in row["tokens"]}
     texts = {str(token): text(token) if text else f"<{token}>" for token in sorted(ids)}
-    return {"batches": batches, "texts": texts, "total": len(numbers), "damaged": damaged}
+    return {"batches": batches, "texts": texts, "media": media.entries, "total": len(numbers), "damaged": damaged}
 
 
-def _batch(record: BatchRecord, budget: int) -> dict[str, Any]:
+def _batch(record: BatchRecord, budget: int, media: ShownMedia) -> dict[str, Any]:
     places = _choose_rows(record.table, budget)
     table, used = record.table.select(places), _updates_of_rows(record)
     of_batch = [
@@ -66,7 +68,7 @@ def _batch(record: BatchRecord, budget: int) -> dict[str, Any]:
         "last_update": record.last_update,
         "version": record.version,
         "temperature": record.temperature,
-        "rows": [{**_row(table, row, budget), **facts} for row, facts in enumerate(of_batch)],
+        "rows": [{**_row(table, row, budget, media), **facts} for row, facts in enumerate(of_batch)],
         "total": len(record.table),
     }
 
@@ -98,7 +100,7 @@ def _updates_of_rows(record: BatchRecord) -> dict[int, list[int]]:
     return used
 
 
-def _row(table: Table, place: int, budget: int) -> dict[str, Any]:
+def _row(table: Table, place: int, budget: int, media: ShownMedia) -> dict[str, Any]:
     tokens = table["tokens"][place]
     scored = bool(table["scored"][place]) if "scored" in table else True
     task = unpack_task(table["task"][place]) if "task" in table else None
@@ -113,6 +115,7 @@ def _row(table: Table, place: int, budget: int) -> dict[str, Any]:
         "reward": float(table["reward"][place]) if "reward" in table and scored else None,
         "parts": _parts(table, place),
         "label": task.label if task else None,
+        "media": media.places(task.media if task else ()),
         "numbers": {name: _numbers(table[name][place], budget) for name in NUMBERS if name in table},
     }
 

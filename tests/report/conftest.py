@@ -149,7 +149,7 @@ class Elements(HTMLParser):
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         made = Element(tag, {name: value or "" for name, value in attributes}, tuple(self._open))
         self.all.append(made)
-        if tag not in ("meta", "input", "link", "br"):
+        if tag not in ("meta", "input", "link", "br", "img"):
             self._open.append(made)
 
     def handle_endtag(self, tag: str) -> None:

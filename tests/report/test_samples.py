@@ -86,4 +86,5 @@ def test_a_damaged_batch_is_named_and_the_others_are_shown(tmp_path: Path) -> No
 
 
 def test_a_run_without_batches_has_none(tmp_path: Path) -> None:
-    assert read_samples(tmp_path / "none", None) == {"batches": [], "texts": {}, "total": 0, "damaged": []}
+    nothing = {"batches": [], "texts": {}, "media": [], "total": 0, "damaged": []}
+    assert read_samples(tmp_path / "none", None) == nothing

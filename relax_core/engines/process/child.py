@@ -18,8 +18,21 @@ from typing import TYPE_CHECKING, Any
 
 from relax_core.api.engine import Capability, Engine
 from relax_core.api.errors import RelaxError
+from relax_core.api.media import Encoded
 from relax_core.api.weights import Bucket, SharedBuckets
-from relax_core.engines.process.protocol import Answer, Call, Cancel, Channel, Count, Failure, Progress, Sent, Setup
+from relax_core.engines.process.protocol import (
+    Answer,
+    Call,
+    Cancel,
+    Channel,
+    Count,
+    Failure,
+    Forget,
+    Medium,
+    Progress,
+    Sent,
+    Setup,
+)
 
 if TYPE_CHECKING:
     from relax_core.weights.shared_memory import SharedWeights
@@ -32,8 +45,8 @@ PROGRESS_SECONDS = 0.05
 WATCH_SECONDS = 1.0
 """How often to look whether the parent lives, should another process have inherited its end of the socket."""
 
-FORWARDED = frozenset({"generate", "abort", "pause", "resume", "release", "restore", "health"})
-"""Methods of the engine whose arguments and results travel as they are."""
+FORWARDED = frozenset({"abort", "pause", "resume", "release", "restore", "health"})
+"""Methods of the engine whose arguments and results travel as they are; media of requests go before them."""
 
 
 def main(end: int, weights: int, parent: int) -> None:
@@ -89,6 +102,7 @@ class ServedEngine:
         self._loop = asyncio.get_running_loop()
         self._engine: Engine | None = None
         self._calls: dict[int, asyncio.Task[None]] = {}
+        self._media: dict[str, Encoded] = {}
         self._closed = asyncio.Event()
 
     async def run(self) -> None:
@@ -111,6 +125,10 @@ class ServedEngine:
                 if isinstance(message, Cancel):
                     if message.number in self._calls:
                         self._calls[message.number].cancel()
+                elif isinstance(message, Medium):
+                    self._media[message.key] = Encoded.unpack(message.packed)
+                elif isinstance(message, Forget):
+                    self._media.pop(message.key, None)
                 else:
                     task = self._calls[message.number] = asyncio.create_task(self._answer(message))
                     task.add_done_callback(partial(self._forget, message.number))
@@ -142,6 +160,9 @@ class ServedEngine:
             return await self._close()
         if self._engine is None:
             raise RelaxError("the engine is still loading")
+        if call.method == "generate":
+            request, keys = arguments
+            return await self._engine.generate(replace(request, media=tuple(self._media[key] for key in keys)))
         if call.method in ("receive", "update"):
             manifest, sent = arguments
             return await getattr(self._engine, call.method)(manifest, self._buckets(sent))

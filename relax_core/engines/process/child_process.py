@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from relax_core.api.errors import DeadlineExceeded, RelaxError
-from relax_core.engines.process.protocol import Answer, Call, Cancel, Channel, Count, Failure, Progress
+from relax_core.engines.process.protocol import Answer, Call, Cancel, Channel, Count, Failure, Forget, Medium, Progress
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +85,11 @@ class ChildProcess:
         if self.ended:
             raise RelaxError(self.ended)
         return await self._answer(method, *arguments)
+
+    def tell(self, message: Medium | Forget) -> None:
+        """Sends what has no answer, before all later calls; nothing to a process that has ended."""
+        if not self.ended:
+            self._channel.send(message)
 
     async def ask(self, method: str, *arguments: Any, seconds: float = CALL_SECONDS) -> Any:
         """As :meth:`call`, by a deadline; :class:`DeadlineExceeded` after it."""

@@ -11,6 +11,7 @@ from relax_core.api.errors import DeadlineExceeded, RelaxError
 from relax_core.api.weights import Acknowledgement, Bucket, Manifest, SharedBuckets
 from relax_core.config.selection import Selected
 from relax_core.engines.process.child_process import CALL_SECONDS, ChildProcess
+from relax_core.engines.process.media import SentMedia
 from relax_core.engines.process.protocol import Answer, Count, Progress, Sent, Setup
 from relax_core.weights.shared_memory import SharedWeights, anonymous_file
 
@@ -33,6 +34,7 @@ class ProcessEngine(Engine):
         self._start_timeout = start_timeout
         self._child: ChildProcess | None = None
         self._shared: SharedWeights | None = None
+        self._media = SentMedia()
         self._updating = asyncio.Lock()
         self._sent: tuple[Manifest, Sent] | None = None
         self._version = 0
@@ -56,7 +58,9 @@ class ProcessEngine(Engine):
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """See :meth:`Engine.generate`."""
-        generation: Generation = await self._running.call("generate", request)
+        with self._media.sent(request.media, self._running):
+            keys = [medium.key for medium in request.media]
+            generation: Generation = await self._running.call("generate", replace(request, media=()), keys)
         return generation
 
     async def abort(self, keys: Sequence[str] | None = None) -> None:

@@ -72,6 +72,21 @@ class Cancel:
 
 
 @dataclass(frozen=True)
+class Medium:
+    """A medium, packed, that requests will name by its key; see :class:`relax_core.api.media.Encoded`."""
+
+    key: str
+    packed: bytes
+
+
+@dataclass(frozen=True)
+class Forget:
+    """No later request names this medium, until it is sent again."""
+
+    key: str
+
+
+@dataclass(frozen=True)
 class Failure:
     """An exception as a class of ``relax_core.api.errors``, by name, and its text."""
 

@@ -37,6 +37,7 @@ function card(row) {
     "article",
     { class: "row", "data-row": row.id },
     element("header", {}, rewardOf(row), ...factsOfRow(row).map(factOf)),
+    ...(row.media.length ? [element("div", { class: "media" }, ...row.media.map(mediumOf))] : []),
     tokensOf(row, 0, first, "prompt"),
     tokensOf(row, first, row.tokens.length, "response"),
   );
@@ -65,8 +66,31 @@ function factOf([name, value]) {
   return element("span", { class: "fact" }, `${name} `, element("b", {}, text));
 }
 
+function mediumOf(place) {
+  const { kind, source, url, problem } = data.samples.media[place];
+  if (!url) return element("span", { class: "problem" }, `${kind}: ${problem}`);
+  return kind === "image"
+    ? element("img", { src: url, alt: source, title: source })
+    : element("audio", { src: url, title: source, controls: "", preload: "metadata" });
+}
+
+/** Where a run of equal marks begins, as stand for a medium, and how many there are; other tokens stand alone. */
+function runsOf(row, first, last) {
+  const runs = [];
+  for (let index = first; index < last; index += runs.at(-1).length) {
+    let end = index + 1;
+    const isMark = !row.mask[index] && /^<\|.*\|>$/.test(texts[row.tokens[index]]);
+    while (isMark && end < last && row.tokens[end] === row.tokens[index]) end++;
+    runs.push({ index, length: end - index });
+  }
+  return runs;
+}
+
 function tokensOf(row, first, last, name) {
-  const shown = row.tokens.slice(first, last).map((token, offset) => tokenOf(row, token, first + offset));
+  const shown = runsOf(row, first, last).flatMap(({ index, length }) => {
+    const token = tokenOf(row, row.tokens[index], index);
+    return length > 1 ? [token, element("span", { class: "run" }, ` ×${length} `)] : [token];
+  });
   if (last < row.length && last === row.tokens.length) shown.push(` … ${row.length - last} more tokens`);
   const list = element("pre", { class: name, "aria-label": name }, ...shown);
   list.addEventListener("pointermove", (event) => {
