@@ -15,6 +15,7 @@ from relax_core.dataflow import columns as core
 from relax_core.dataflow.rows import rows_of
 from relax_core.dataflow.seeds import derive_seed
 from relax_core.media.blobs import put_media
+from relax_core.metrics.generated import Generated
 from relax_core.roles.collaborators import Prompts, TaskLedger, TaskSource
 from relax_core.roles.group import GroupGeneration
 from relax_core.roles.prompts import drop_reason, encode_prompt
@@ -92,12 +93,12 @@ class Rollout(BackgroundRole[GroupGeneration]):
         return bool(self._running)
 
     @property
-    def mean_length(self) -> float:
-        """Mean tokens of all trajectories started so far, apart from those of requests in flight."""
+    def generated(self) -> Generated:
+        """All of it so far."""
         groups = [*self._parked, *self._running.values()]
         tokens = self.generated_tokens + sum(group.tokens for group in groups)
         rows = self.generated_rows + sum(len(group.generations) for group in groups)
-        return tokens / rows if rows else 0.0
+        return Generated(self.generated_tokens, self.seconds, self.stopped_groups, rows, tokens)
 
     async def step(self) -> Progress:
         """Appends the groups that are complete, and starts those that may run, or stops those that are surplus."""

@@ -5,14 +5,12 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from relax_core.api.trainer import Trainer
 from relax_core.checkpoint.run_directory import RunDirectory
 from relax_core.checkpoint.store import Checkpoint
 from relax_core.config.load import RunConfig
-from relax_core.roles.rollout import Rollout
 from relax_core.runtimes.interrupt import Interrupt
 from relax_core.runtimes.length import crossed
 from relax_core.runtimes.record import StageFacts
@@ -142,17 +140,10 @@ class LocalRun(Run):
     def _report(self, stream: str, update: int, metrics: dict[str, float]) -> None:
         rollout = self.stage.rollout if self.stage else None
         if rollout is not None and rollout.seconds:
-            metrics["perf/rollout_tokens_per_s"] = rollout.generated_tokens / rollout.seconds
+            self._lengths.append(metrics.get("rollout/response_tokens", 0.0))
+            metrics |= rollout.generated.metrics(self._lengths)
             metrics |= {"mismatch/probe_max": 0.0, **self.session.publisher.metrics}
             stages = Counter(self.stage.parts.ledger.pending.values()) if self.stage else Counter()
             metrics["rollout/running_groups"] = float(stages["issued"])
             metrics["rollout/queued_groups"] = float(stages["generated"])
-            metrics["rollout/stopped_groups"] = float(rollout.stopped_groups)
-            self._count_lengths(rollout, metrics)
         super()._report(stream, update, metrics)
-
-    def _count_lengths(self, rollout: Rollout, metrics: dict[str, float]) -> None:
-        """Whether long answers are trained on less often than they are begun: 1 if not, below 1 if so."""
-        self._lengths.append(metrics.get("rollout/response_tokens", 0.0))
-        if rollout.mean_length:
-            metrics["rollout/length_trained_to_started"] = fmean(self._lengths) / rollout.mean_length

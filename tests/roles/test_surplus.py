@@ -315,14 +315,14 @@ async def test_seconds_are_those_in_which_something_is_generated(make: Make, mon
 
 async def test_the_mean_length_counts_stopped_trajectories_with_what_they_have(make: Make) -> None:
     house = make(SLOW_THIRD)
-    assert house.rollout.mean_length == 0
+    assert house.rollout.generated.mean_length == 0
     await stopped(house)
-    assert house.rollout.mean_length == (4 * 2 + 2 * 2) / 6
+    assert house.rollout.generated.mean_length == (4 * 2 + 2 * 2) / 6
     house.train()
     await house.until_idle()
     await house.engine.tick(3)
     await house.until_idle()
-    assert house.rollout.mean_length == (4 * 2 + 2 * 5) / 6
+    assert house.rollout.generated.mean_length == (4 * 2 + 2 * 5) / 6
     assert (house.rollout.generated_rows, house.rollout.generated_tokens) == (6, 18)
 
 

@@ -11,6 +11,7 @@ from ray import serve
 from ray.exceptions import RayError
 
 from relax_core.api.errors import DeadlineExceeded, RelaxError, TransportLost
+from relax_core.metrics.generated import Generated
 from relax_core.roles.role import Progress, Role
 from relax_core.runtimes.serve.assignment import STATE, Assignment, application_name
 from relax_core.runtimes.serve.process import prepare_process
@@ -32,8 +33,7 @@ GONE_SECONDS = 10.0
 class Measured(Protocol):
     """A role that generates."""
 
-    generated_tokens: int
-    seconds: float
+    generated: Generated
     generating: bool
 
 
@@ -157,7 +157,7 @@ class Front:
                 if progress is Progress.DONE:
                     ended.add(role.name)
                 if progress is Progress.WORKED and isinstance(role, Measured):
-                    state("rolled_out", life, role.generated_tokens, role.seconds, role.generating)
+                    state("rolled_out", life, role.generated, role.generating)
         self._stamp.end("the stream has ended")
         state("ended", self._front)
 

@@ -11,6 +11,7 @@ from relax_core.api.rows import Task
 from relax_core.config.run import ServeConfig
 from relax_core.dataflow.ledger import Ledger
 from relax_core.metrics.activity import GENERATING, PAUSED, Activity, Beside
+from relax_core.metrics.generated import Generated
 from relax_core.roles.batches import BatchLog
 from relax_core.roles.source import IssuedTask, Source
 from relax_core.runtimes.record import StageFacts
@@ -69,7 +70,8 @@ class RunState:
         self._starts: Counter[str] = Counter()
         self._causes: dict[str, str] = {}
         self._lives: dict[str, int] = {}
-        self._rollouts: dict[int, tuple[int, float]] = {}
+        self._rollouts: dict[int, Generated] = {}
+        self._lengths: list[float] = []
         self._engines: Mapping[str, float] = {}
         self._activity = Activity()
         self._generating = False
@@ -247,9 +249,8 @@ class RunState:
             if update <= self._reported:
                 return
             self._reported = update
-            tokens, seconds = self._rollout()
-            if seconds:
-                metrics = {**metrics, "perf/rollout_tokens_per_s": tokens / seconds}
+            self._lengths.append(metrics.get("rollout/response_tokens", 0.0))
+            metrics = {**metrics, **self._generated().metrics(self._lengths)}
             stages = Counter(self._ledger.pending.values())
             waiting = {"running": stages["issued"], "queued": stages["generated"]}
             metrics |= {f"rollout/{stage}_groups": float(count) for stage, count in waiting.items()}
@@ -257,10 +258,10 @@ class RunState:
             metrics = {"mismatch/probe_max": 0.0, **self._published, **metrics}
             self._put(Record("report", (update, metrics)))
 
-    def rolled_out(self, life: int, tokens: int, seconds: float, generating: bool = False) -> None:
-        """What the rollout front has generated since it started, for which time, and whether it goes on."""
+    def rolled_out(self, life: int, generated: Generated, generating: bool = False) -> None:
+        """What the rollout front has generated since it started, and whether it goes on."""
         with self._changed:
-            self._rollouts[life] = (tokens, seconds)
+            self._rollouts[life] = generated
             if generating != self._generating:
                 change = self._activity.begin if generating else self._activity.end
                 change(GENERATING, time.time())
@@ -348,8 +349,9 @@ class RunState:
     def facts(self) -> StageFacts:
         """For the summary."""
         with self._changed:
-            tokens, seconds = self._rollout()
-            return StageFacts(self._batches.counters, self._ledger.counts(), self._ledger.reasons, tokens, seconds)
+            generated, ledger = self._generated(), self._ledger
+            counts, reasons = ledger.counts(), ledger.reasons
+            return StageFacts(self._batches.counters, counts, reasons, generated.tokens, generated.seconds)
 
     def checkpoint(self) -> dict[str, Any]:
         """Where the stage stands between two batches, as JSON values: the same in every runtime."""
@@ -409,10 +411,9 @@ class RunState:
         with self._changed:
             return self._versions.republished
 
-    def _rollout(self) -> tuple[int, float]:
-        return sum(tokens for tokens, _ in self._rollouts.values()), sum(
-            seconds for _, seconds in self._rollouts.values()
-        )
+    def _generated(self) -> Generated:
+        """By the rollout fronts of all lives."""
+        return sum(self._rollouts.values(), Generated())
 
     def _put(self, record: Record) -> None:
         self._records.append(record)

@@ -7,6 +7,7 @@ from relax_core.config.run import FrontConfig, ServeConfig
 from relax_core.dataflow.ledger import Ledger, LedgerError
 from relax_core.dataflow.staleness import Admission
 from relax_core.metrics.activity import Beside
+from relax_core.metrics.generated import Generated
 from relax_core.roles.batches import COUNTERS
 from relax_core.roles.source import Source
 from relax_core.runtimes.length import crossed
@@ -152,15 +153,18 @@ def test_the_first_start_of_every_replica_is_no_death() -> None:
 def test_an_update_is_reported_once_and_with_what_the_rollouts_of_all_lives_did() -> None:
     state = make()
     state.published(3, {"mismatch/probe_max": 1e-7})
-    state.rolled_out(1, 100, 2.0)
-    state.rolled_out(2, 20, 1.0)
-    state.rolled_out(2, 50, 1.0)
+    state.rolled_out(1, Generated(100, 2.0, 1, 30, 120))
+    state.rolled_out(2, Generated(20, 1.0))
+    state.rolled_out(2, Generated(50, 1.0, 2, 10, 40))
     for update in (1, 1, 2):
-        state.report(update, {"train/loss": float(update)})
+        state.report(update, {"train/loss": float(update), "rollout/response_tokens": 2.0})
     first, second = state.drain(0.0)
     assert first.arguments[1] == {
         "train/loss": 1.0,
+        "rollout/response_tokens": 2.0,
         "perf/rollout_tokens_per_s": 50.0,
+        "rollout/stopped_groups": 3.0,
+        "rollout/length_trained_to_started": 0.5,
         "rollout/running_groups": 0.0,
         "rollout/queued_groups": 0.0,
         "mismatch/probe_max": 1e-7,
@@ -177,7 +181,7 @@ def test_what_goes_on_beside_the_actor_is_known_by_time(monkeypatch: pytest.Monk
     groups = [task.group for task in state.admitted(0.0)[0]]
     now = 1.0
     for _ in range(2):
-        state.rolled_out(1, 0, 0.0, True)
+        state.rolled_out(1, Generated(), True)
     for group in groups:
         state.generated(group, 1, 1, [0])
     state.begin(groups, COUNTERS)
@@ -187,9 +191,9 @@ def test_what_goes_on_beside_the_actor_is_known_by_time(monkeypatch: pytest.Monk
     state.go_on()
     state.go_on()
     now = 5.0
-    state.rolled_out(1, 2, 4.0, False)
+    state.rolled_out(1, Generated(2, 4.0), False)
     now = 9.0
-    state.rolled_out(1, 2, 4.0, True)
+    state.rolled_out(1, Generated(2, 4.0), True)
     assert state.beside(10.0) == Beside(generating=2.0 + 1.0 + 1.0, paused=1.0)
 
 
