@@ -62,10 +62,11 @@ class VisionEncoder(Encoder):
         import torch
 
         pixels = torch.from_numpy(np.concatenate([medium.arrays["pixels"] for medium in media])).to(device)
-        values = torch.from_numpy(normalised(self._sight)).to(device)
-        colours = torch.arange(3, device=device)[:, None, None]
-        seen = values.flatten()[pixels.int() + 256 * colours]
-        frames = seen[:, :, None].expand(-1, -1, self._sight.frames, -1, -1)
+        sight = self._sight
+        mean, std = (torch.tensor(colours, device=device)[:, None, None] for colours in (sight.mean, sight.std))
+        # Divided, and not multiplied by its inverse: single precision then rounds as transformers' double does.
+        seen = pixels.float().div_(sight.white).sub_(mean).div_(std)
+        frames = seen[:, :, None].expand(-1, -1, sight.frames, -1, -1)
         grids = torch.from_numpy(np.stack([medium.arrays["grid"] for medium in media])).to(device)
         return {"pixel_values": frames.reshape(len(seen), -1), "image_grid_thw": grids}
 
@@ -76,10 +77,3 @@ def patches(pixels: npt.NDArray[np.uint8], sight: Sight) -> npt.NDArray[np.uint8
     cut = pixels.reshape(rows, sight.merge, sight.patch, columns, sight.merge, sight.patch, 3)
     in_order = cut.transpose(0, 3, 1, 4, 6, 2, 5)
     return in_order.reshape(-1, 3, sight.patch, sight.patch)
-
-
-def normalised(sight: Sight) -> npt.NDArray[np.float32]:
-    """What a model sees for each value of a pixel ``[3, 256]``, rounded as transformers rounds it."""
-    values = (np.arange(256) * sight.scale).astype(np.float32)
-    mean, std = (np.array(colours, dtype=np.float32)[:, None] for colours in (sight.mean, sight.std))
-    return (values - mean) / std

@@ -57,9 +57,9 @@ class Sight:
         multiple: Sides of an image are multiples of it.
         min_pixels: Smaller images are enlarged.
         max_pixels: Larger images are reduced.
-        scale: From the values of a pixel to numbers of which ``mean`` is the mean.
-        mean: By colour.
-        std: By colour.
+        white: The largest value of a pixel; the smallest is 0.
+        mean: Of the colours red, green and blue, where ``white`` is 1.
+        std: Their standard deviation.
     """
 
     patch: int
@@ -68,7 +68,7 @@ class Sight:
     multiple: int
     min_pixels: int
     max_pixels: int
-    scale: float
+    white: float
     mean: Colours
     std: Colours
 
@@ -130,7 +130,7 @@ def read_sight(source: ModelSource | None, settings: VisionEncoderConfig) -> Sig
         multiple=multiple,
         min_pixels=fewest,
         max_pixels=most,
-        scale=processor.get("rescale_factor", 1 / 255),
+        white=1 / processor.get("rescale_factor", 1 / 255),
         mean=tuple(processor.get("image_mean", family.mean)),
         std=tuple(processor.get("image_std", family.std)),
     )
