@@ -48,18 +48,21 @@ class SharedDevice(Device):
     there. What a probe has drawn is compared when it is the trainer's turn again.
 
     Args:
-        engines: By name. They have released everything: the trainer has the first turn.
+        engines: By name.
         trainer: Holds its memory.
         publisher: Of the trainer's weights to these engines; the turns are among its metrics.
+        released: Whether the engines hold none: the trainer has the first turn.
     """
 
-    def __init__(self, engines: Mapping[str, Engine], trainer: Released, publisher: Publisher) -> None:
+    def __init__(
+        self, engines: Mapping[str, Engine], trainer: Released, publisher: Publisher, released: bool = True
+    ) -> None:
         self._engines = engines
         self._trainer = trainer
         self._publisher = publisher
         self._turns = 0
         self._changing = asyncio.Lock()
-        self._trainer_has_it = True
+        self._trainer_has_it = released
         publisher.released()
 
     async def for_trainer(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from relax_core.api.context import Context, ModelSource
 from relax_core.api.transport import Transport
 from relax_core.config.load import RunConfig
-from relax_core.dataflow.placement import fronts
+from relax_core.dataflow.placement import fronts, takes_turns
 from relax_core.dataflow.plan import FROZEN, Plan
 from relax_core.dataflow.seeds import derive_seed
 
@@ -87,6 +87,12 @@ class Assignment:
     def generates(self) -> bool:
         """Whether the run has an engine: for training, or for evaluations."""
         return self.plan.role("rollout") is not None or bool(self.config.eval_sets)
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether engines and trainer give their memory back to each other; not of themselves, since each process has
+        accelerators of its own."""
+        return self.generates and takes_turns(self.plan, False, self.config.run.release_memory)
 
     @property
     def engines(self) -> list[str]:

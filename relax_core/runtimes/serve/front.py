@@ -140,12 +140,15 @@ class Front:
             for consumer in assignment.plan.consumers:
                 if consumer.name in assignment.fronts[self._front]:
                     transport.reclaim(consumer.name)
-        roles = await build_roles(self._front, Surroundings(assignment, state, transport))
+        roles, turn = await build_roles(self._front, Surroundings(assignment, state, transport))
         seconds = assignment.config.run.serve.step_timeout
         ended: set[str] = set()
         busy: dict[str, float] = {}
         moves = 0
         while len(ended) < len(roles):
+            self._stamp.begin("a turn", seconds)
+            if not await turn.begun():
+                continue
             for role in roles:
                 self._stamp.begin(f"a step of {role.name}", seconds, busy.get(role.name))
                 progress = await role.step()
@@ -158,6 +161,7 @@ class Front:
                     ended.add(role.name)
                 if progress is Progress.WORKED and isinstance(role, Measured):
                     state("rolled_out", life, role.generated, role.generating)
+        await turn.end()
         self._stamp.end("the stream has ended")
         state("ended", self._front)
 

@@ -10,6 +10,7 @@ from relax_core.api.errors import RelaxError
 from relax_core.api.trainer import Published
 from relax_core.metrics.timeline import Timeline
 from relax_core.runtimes.serve.proxies import StateClient
+from relax_core.runtimes.shared_device import Device
 from relax_core.weights.publisher import Publisher
 
 
@@ -22,16 +23,25 @@ class RankPublications:
         state: Is told what engines have, and what failed while nobody waited.
         timeline: Told when weights were staged and sent.
         timeout: Seconds for one call.
+        device: Where engines and trainer have their memory.
     """
 
     def __init__(
-        self, publisher: Publisher, trainer: Published, state: StateClient, timeline: Timeline, timeout: float
+        self,
+        publisher: Publisher,
+        trainer: Published,
+        state: StateClient,
+        timeline: Timeline,
+        timeout: float,
+        device: Device,
     ) -> None:
         self._publisher = publisher
         self._trainer = trainer
         self._state = state
         self._timeline = timeline
         self._timeout = timeout
+        self._device = device
+        self._device.timeline = timeline
         self._loop = asyncio.new_event_loop()
         self._following: asyncio.Task[None] | None = None
         threading.Thread(target=self._loop.run_forever, name="publications", daemon=True).start()
@@ -57,13 +67,21 @@ class RankPublications:
         self._do(self._begin(beside))
         return self._publisher.version
 
+    def take_turn(self) -> None:
+        """Returns when the trainer may compute."""
+        self._do(self._device.for_trainer())
+
+    def give_turn(self) -> None:
+        """Returns when the engines may, with what was published last."""
+        self._do(self._device.for_engines())
+
     def before_update(self) -> None:
         """See :meth:`Publisher.before_update`."""
         self._do(self._publisher.before_update())
 
     async def _begin(self, beside: bool) -> None:
         with self._timeline.span("weights", "stage"):
-            await self._publisher.begin(self._trainer)
+            await self._device.hand_over(lambda: self._publisher.begin(self._trainer))
         self._state("staged", self._publisher.version)
         if beside:
             self._following = asyncio.create_task(self._follow())

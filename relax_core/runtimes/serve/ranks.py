@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch.distributed
 from ray.actor import ActorHandle
 
+from relax_core.api.columns import ColumnSpec
 from relax_core.api.trainer import Sums, Trainer
 from relax_core.api.transport import Lease
 from relax_core.dataflow.batching import UpdatePlan
@@ -26,6 +27,7 @@ from relax_core.runtimes.serve.publications import RankPublications
 from relax_core.runtimes.serve.recovery import TrainerPoint, recovery_points
 from relax_core.runtimes.serve.together import TogetherTrainer
 from relax_core.runtimes.serve.updates import MadeUpdates
+from relax_core.runtimes.shared_device import Device, SharedDevice
 from relax_core.transports.ray.calls import gather
 from relax_core.weights.probe import Probe
 
@@ -107,7 +109,12 @@ class LeadingRank(TrainerRank):
         publisher = make_publisher(self._assignment.config, engines, sync, self._state.count, probe, 1 + len(others))
         publisher.go_on_from(version)
         self._service = open_service(self._assignment.config, publisher, self._assignment.directory)
-        self._publications = RankPublications(publisher, self._together, self._state, self._timeline, self._timeout)
+        turns = self._assignment.takes_turns
+        device = SharedDevice(engines, self._together, publisher, released=False) if turns else Device()
+        self._publications = RankPublications(
+            publisher, self._together, self._state, self._timeline, self._timeout, device
+        )
+        self._publications.take_turn()
         self._unpublished = unpublished
         self._per_batch = self._assignment.plan.updates_per_batch
         self._updates = MadeUpdates(self._per_batch, point.update, point.made)
@@ -121,12 +128,18 @@ class LeadingRank(TrainerRank):
         """See :meth:`relax_core.roles.ranks.Ranks.accumulate`."""
 
         def compute() -> Sums:
+            self._publications.take_turn()
             pending = [other.accumulate.remote(lease, update, number, first) for other in self._others]
             own = self.accumulate(lease, update, number, first)
             return reduce(add, gather(pending, "accumulate", self._timeout), own)
 
         rows = [int(lease.table.ids[row]) for rank in update.ranks for part in rank for row in part]
         self._updates.accumulate(number, rows, first, compute)
+
+    def forward_all(self, lease: Lease, update: UpdatePlan, column: ColumnSpec, version: int) -> None:
+        """See :meth:`relax_core.roles.ranks.Ranks.forward`."""
+        self._publications.take_turn()
+        super().forward_all(lease, update, column, version)
 
     def apply_all(self, number: int) -> tuple[Sums, Mapping[str, float]]:
         """See :meth:`relax_core.roles.ranks.Ranks.apply`.
@@ -167,10 +180,13 @@ class LeadingRank(TrainerRank):
         return metrics
 
     def publish(self, beside: bool) -> None:
-        """Publishes what was trained since the last time; see :meth:`RankPublications.publish`."""
+        """Publishes what was trained since the last time; see :meth:`RankPublications.publish`. If nothing was, engines
+        that the trainer had the device of have it again, and the weights of before."""
         if self._unpublished:
             self._publications.publish(beside)
             self._unpublished = False
+        else:
+            self._publications.give_turn()
 
     def settle(self) -> None:
         """Returns when engines have what was published, and tells a state that may not have heard of it."""

@@ -46,8 +46,43 @@ class Surroundings:
     transport: Transport
 
 
-async def build_roles(front: str, around: Surroundings) -> list[Role]:
-    """The planned roles of a front, patient."""
+class Turn:
+    """When the roles of a front may work: always, where their ranks have a device of their own."""
+
+    async def begun(self) -> bool:
+        """Whether they may work now; waits a while for it."""
+        return True
+
+    async def end(self) -> None:
+        """They have nothing more to do."""
+
+
+@dataclass(frozen=True)
+class SharedTurn(Turn):
+    """Roles whose ranks share a device with engines work when these have generated what the next batch needs.
+
+    Args:
+        state: Knows what is being generated.
+        ranks: Take the device when they compute.
+    """
+
+    state: StateClient
+    ranks: RemoteRanks
+
+    async def begun(self) -> bool:
+        over: bool = await self.state.ask("generation_over", 0.0)
+        if not over:
+            await self.end()
+            over = await self.state.ask("generation_over", PATIENCE, wait=PATIENCE)
+        return over
+
+    async def end(self) -> None:
+        """The engines are given the device."""
+        await self.ranks.publish(beside=False)
+
+
+async def build_roles(front: str, around: Surroundings) -> tuple[list[Role], Turn]:
+    """The planned roles of a front, patient, and their turn."""
     builder = RoleBuilder(front, around)
     names = around.assignment.fronts[front]
     roles = [await builder.build(name) for name in names]
@@ -56,7 +91,7 @@ async def build_roles(front: str, around: Surroundings) -> list[Role]:
         role.patience = PATIENCE if len(roles) == 1 else SHORT_PATIENCE
         role.shared = around.assignment.config.run.serve.front(front).replicas > 1
         role.timeline = timeline
-    return roles
+    return roles, builder.turn()
 
 
 def _updates_of(roles: Sequence[Role]) -> Callable[[], int] | None:
@@ -91,6 +126,11 @@ class RoleBuilder:
             "actor": self._actor,
         }
         return await builders[name]()
+
+    def turn(self) -> Turn:
+        """When the front's roles may work."""
+        shared = self._front == "actor" and self._plan.role("rollout") is not None and self._assignment.takes_turns
+        return SharedTurn(self._state, self._ranks) if shared else Turn()
 
     @cached_property
     def _ranks(self) -> RemoteRanks:

@@ -111,6 +111,14 @@ class RunState:
         with self._changed:
             return self._source.complete
 
+    def generation_over(self, timeout: float) -> bool:
+        """Whether nothing is being generated that the next batch needs, at the deadline or before."""
+        with self._changed:
+            return self._changed.wait_for(self._generation_over, timeout)
+
+    def _generation_over(self) -> bool:
+        return self._over or self._source.complete or "issued" not in self._ledger.pending.values()
+
     def grows(self, groups: int) -> bool:
         """Whether more groups may become ready than the so many that the actor has."""
         with self._changed:

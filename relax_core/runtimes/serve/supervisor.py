@@ -163,6 +163,7 @@ class Supervisor:
         await asyncio.to_thread(self.transport.close)
         await asyncio.to_thread(self.start_state, boundary)
         if self._engines is not None:
+            await self._engines.announce()
             await self._engines.abort()
         for group in self._frozen:
             if await group.lost() is None:

@@ -23,6 +23,7 @@ class TogetherTrainer:
 
     def __init__(self, trainer: Trainer, others: Sequence[ActorHandle], timeout: float) -> None:
         self._trainer = trainer
+        self._all = others
         self._others = others if trainer.collective else ()
         self._timeout = timeout
 
@@ -40,8 +41,19 @@ class TogetherTrainer:
         """See :meth:`Trainer.save`."""
         self._together("save", directory)
 
+    def release(self, what: frozenset[str]) -> None:
+        """See :meth:`Trainer.release`; of every rank."""
+        self._call(self._all, "release", what)
+
+    def restore(self) -> None:
+        """See :meth:`Trainer.restore`; of every rank."""
+        self._call(self._all, "restore")
+
     def _together(self, method: str, *arguments: Any) -> Any:
-        pending = [other.take_part.remote(method, *arguments) for other in self._others]
+        return self._call(self._others, method, *arguments)
+
+    def _call(self, others: Sequence[ActorHandle], method: str, *arguments: Any) -> Any:
+        pending = [other.take_part.remote(method, *arguments) for other in others]
         result = getattr(self._trainer, method)(*arguments)
         gather(pending, method, self._timeout)
         return result

@@ -49,9 +49,11 @@ class TrainerRanks:
             raise StageLost(ACTOR, cause)
         await self.group.kill()
         version = published if point.version is None else point.version
-        unpublished = version > acknowledged
+        generates = self.assignment.plan.role("rollout") is not None
+        # Engines that take turns have given their weights back to the ranks that are loaded.
+        unpublished = version > acknowledged or (generates and self.assignment.takes_turns)
         await self.start(point, version - 1 if unpublished else acknowledged, unpublished)
-        if unpublished and self.assignment.plan.role("rollout") is not None:
+        if unpublished and generates:
             await self.publish()
 
     async def publish(self) -> None:

@@ -263,3 +263,17 @@ def test_failures_come_before_whatever_is_told_later() -> None:
     state.tell("event", "later", "news")
     assert kinds(state) == ["failed", "event"]
     assert state.admitted(0.0) == ([], True)
+
+
+def test_roles_that_share_the_engines_device_wait_for_the_batch_to_be_generated() -> None:
+    state = make()
+    tasks, _ = state.admitted(0.0)
+    assert tasks and not state.generation_over(0.0)
+    for task in tasks:
+        state.generated(task.group, 1, 1, (0,))
+    assert state.generation_over(0.0)
+    state.dropped(tasks[0].group, "equal_rewards")
+    (further,), _ = state.admitted(0.0)
+    assert not state.generation_over(0.0), "the batch is filled up"
+    state.dropped(further.group, "prompt_too_long")
+    assert state.generation_over(0.0)
