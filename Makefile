@@ -58,6 +58,7 @@ bench: $(VENV)/.bench
 	$(VENV)/bin/python benchmarks/serve_overlap.py --only "train-bound, colocate"
 	$(VENV)/bin/python benchmarks/serve_overlap.py --only "train-bound, max_staleness 2"
 	$(VENV)/bin/python benchmarks/transport.py --short
+	$(VENV)/bin/python benchmarks/encoders.py
 
 $(VENV)/bin/uv:
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Relax needs Python 3.11 or newer")'
@@ -69,7 +70,7 @@ $(VENV)/.quickstart: $(VENV)/bin/uv $(PROJECTS) constraints.txt
 	touch $@
 
 $(VENV)/.develop: $(VENV)/.quickstart
-	$(INSTALL) -e '.[dev,models,parquet,tasks]'
+	$(INSTALL) -e '.[dev,examples,models,parquet,tasks]'
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.quickstart
