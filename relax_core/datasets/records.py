@@ -35,11 +35,16 @@ def task_of(index: int, record: Mapping[str, Any], keys: RecordKeys, folder: Pat
             raise ValueError(f"{key!r} {problem}")
     label = record.get(keys.label_key or LABEL)
     if pair:
-        label = {name: record[key] for name, key in zip(("chosen", "rejected"), pair, strict=True)}
+        label = {name: _answer(record[key]) for name, key in zip(("chosen", "rejected"), pair, strict=True)}
     used = {keys.prompt_key, *(pair or [keys.label_key or LABEL]), *keys.media.values()}
     media = MediaOfRecord({kind: record.get(key) for kind, key in keys.media.items()}, keys.media_root or folder)
     prompt = media.prompt(record[keys.prompt_key])
     return Task(index, prompt, label, _metadata(record, keys, used), tuple(media.found))
+
+
+def _answer(answer: Any) -> Any:
+    """An answer; messages of the prompt before it have no payload, as in the prompt itself."""
+    return answer if isinstance(answer, str) else MediaOfRecord({}, Path()).prompt(answer)
 
 
 def has_pair(record: Container[str], keys: RecordKeys) -> bool:

@@ -81,6 +81,14 @@ def test_parts_of_messages_keep_no_payload(tmp_path: Path, part: dict[str, Any],
     assert task.prompt == [{"role": "user", "content": [{"type": medium.kind}, text]}]
 
 
+def test_a_prompt_before_an_answer_has_no_payload_either(tmp_path: Path) -> None:
+    asked = [{"role": "user", "content": [{"type": "image", "image": "a.png"}]}]
+    answers = {name: [*asked, {"role": "assistant", "content": name}] for name in ("chosen", "rejected")}
+    task = jsonl(tmp_path, {"prompt": asked, **answers})[0]
+    assert [task.label[name][:-1] for name in answers] == [task.prompt] * 2
+    assert media_of(task, tmp_path) == [("image", "a.png")]
+
+
 def test_parts_without_payload_take_from_the_keys(tmp_path: Path) -> None:
     content = [{"type": "image"}, {"type": "image", "image": "b"}, {"type": "image"}]
     dataset = jsonl(tmp_path, {"prompt": [{"role": "user", "content": content}], "i": ["a", "c"]}, image_key="i")

@@ -56,6 +56,14 @@ def test_a_restored_source_goes_on_where_the_state_was_taken(taken: int) -> None
     assert handed_out(continued) == handed_out(source_of(10, 3, 3))[taken:]
 
 
+@given(size=st.integers(1, 9), epochs=st.integers(1, 3), most=st.integers(0, 40), taken=st.integers(1, 20))
+def test_who_prepares_tasks_is_told_those_that_come_next(size: int, epochs: int, most: int, taken: int) -> None:
+    source = Source(Numbers(size), 3, Ledger(lambda event: None), Admission(taken, 0), epochs)
+    source.admitted()
+    upcoming = [task.index for task in source.upcoming(most)]
+    assert upcoming == [index for _, _, index in handed_out(source_of(size, 3, epochs))][taken:][:most]
+
+
 @pytest.mark.parametrize(("size", "fingerprint"), [(11, "numbers"), (10, "others")])
 def test_a_state_of_other_data_is_refused(size: int, fingerprint: str) -> None:
     state = source_of(10).state()
