@@ -142,7 +142,8 @@ class Trainer(ABC):
 
     @abstractmethod
     def release(self, what: frozenset[str]) -> None:
-        """Moves ``weights``, ``optimizer`` or ``gradients`` off the device while another role has its turn."""
+        """Moves ``weights``, ``optimizer`` or ``gradients`` off the device while another role has its turn. What was
+        released is published and saved from where it is."""
 
     @abstractmethod
     def restore(self) -> None:

@@ -232,6 +232,7 @@ class TrainerContract:
             one_update(each, [rows], token_loss)
             each.accumulate([rows], token_loss)
         trainer.release(frozenset({"weights", "optimizer", "gradients"}))
+        assert_equal(weights_of(trainer), weights_of(other), "{} was published as something else while released")
         trainer.restore()
         weight = float(len(trainable_positions(rows.table)))
         assert trainer.apply(weight) == other.apply(weight), "release and restore changed the gradient"
