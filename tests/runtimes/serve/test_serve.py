@@ -66,7 +66,8 @@ def test_two_ranks_on_serve_compute_what_one_computes_in_one_process(
     # Before the first update nothing travels in a local run: its engine has loaded the same folder.
     of_all_runtimes = {name for name in served.metrics()[0] if not name.startswith(("engine/", "sync/"))}
     assert of_all_runtimes == local.metrics()[0].keys()
-    assert served.metrics()[-1]["rollout/length_trained_to_started"] == pytest.approx(1)
+    # A front tells what it has begun once in a while; that may be some groups behind what is trained.
+    assert served.metrics()[-1]["rollout/length_trained_to_started"] == pytest.approx(1, rel=0.5)
     assert served.summary.keys() == local.summary.keys()
     assert served.summary["eval_last"] == local.summary["eval_last"]
     assert (served.summary["runtime"], local.summary["runtime"]) == ("serve", "local")
