@@ -7,7 +7,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import ray
 from ray import serve
 
 from relax_core.api.errors import ConfigError, RelaxError
+from relax_core.runtimes.serve.leftovers import ended_with_this_process
 
 LOGICAL_CPUS = 64
 """Ray counts CPUs, it does not give them: enough for every actor of a run on any machine."""
@@ -88,7 +89,8 @@ def cluster(object_store_bytes: int, address: Address | None = None) -> Iterator
                 _start(folder, object_store_bytes)
             else:
                 _join(address)
-            yield
+            with nullcontext() if address is not None else ended_with_this_process(folder):
+                yield
     finally:
         # Of a cluster that was started here nothing is left then; one that was joined goes on.
         ray.shutdown()
@@ -104,6 +106,8 @@ def _start(folder: str, object_store_bytes: int) -> None:
             _node_ip_address="127.0.0.1",
             object_store_memory=object_store_bytes,
             _temp_dir=folder,
+            # The priority of a run is that of the process which starts it; Ray's own would let anybody else go first.
+            _system_config={"worker_niceness": 0},
         )
     except Exception as error:  # Ray has no narrower one, for example for a node that was not up in time
         raise RelaxError(f"Ray did not start: {_first_line(error)}") from error
