@@ -32,7 +32,6 @@ trainer: {name: my_trainer}
 engine: {name: my_engine}
 transport: {name: my_transport}
 weight_sync: {name: my_weight_sync}
-encoders: [my_encoder]
 sinks: [jsonl, my_sink]
 batch: {tasks: 2, samples_per_task: 4}
 sampling: {max_new_tokens: 3}
