@@ -41,6 +41,7 @@ def refusal(document: dict[str, Any], *overrides: str) -> str:
         (["publication.delta=true", "release_memory=true"], "publication.delta: true would be ignored: release_"),
         (["publication.host=0.0.0.0"], 'publication.host: "0.0.0.0" would be ignored: publication.service is false'),
         (["rollout.mask_older_tokens=true"], "rollout.mask_older_tokens: true would be ignored: in mode colocate "),
+        (["media.urls=true"], "media.urls: true would be ignored: the run has no `encoders`"),
         (["on_stale=keep"], "on_stale: keep would be ignored: in mode colocate without a `rollout.surplus`"),
         (["mode=fully_async", "batch.streaming=true", "batch.updates_per_batch=2"], "batch.streaming: true needs one "
          "update per batch"),
