@@ -87,7 +87,13 @@ class Rank(LeadingRank):
         self._updates = MadeUpdates(PLAN.updates_per_batch, point.update, point.made)
         self._per_batch = PLAN.updates_per_batch
         self._house, self._unpublished = house, unpublished
-        self._publications: Any = SimpleNamespace(publish=self._to_engines, settle=self._tell, version=version)
+        self._publications: Any = SimpleNamespace(
+            publish=self._to_engines,
+            settle=self._tell,
+            version=version,
+            take_turn=lambda: None,
+            give_turn=lambda: None,
+        )
         self._points: Any = SimpleNamespace(write=self._write)
         self._others: Any = []
         self._timeout = 1.0
@@ -166,7 +172,11 @@ class Rebuilt(House):
         self.engines: dict[int, Weights] = {}
         serve = SimpleNamespace(step_timeout=1.0, start_timeout=1.0, rank_timeout=1.0, recovery_every=1)
         self.assignment: Any = SimpleNamespace(
-            plan=PLAN, run_id="run", config=SimpleNamespace(run=SimpleNamespace(serve=serve)), ranks=lambda front: 2
+            plan=PLAN,
+            run_id="run",
+            config=SimpleNamespace(run=SimpleNamespace(serve=serve)),
+            ranks=lambda front: 2,
+            takes_turns=False,
         )
         points: Any = Points(self)
         self.supervised = TrainerRanks(self.assignment, points, None)
