@@ -47,6 +47,20 @@ def test_the_numbers_are_those_of_the_run_s_folder(bench: Any, tmp_path: Path) -
     assert (found["trained_groups"], found["lag_max"]) == (2, 1)
 
 
+def test_the_stored_results_overlap_as_well_as_promised_and_are_documented(bench: Any) -> None:
+    stored = json.loads(bench.RESULT.read_text(encoding="utf-8"))
+    modes = stored["cases"]["train-bound"]["modes"]
+    for mode in ("max_staleness 1, streaming", "max_staleness 2"):
+        assert modes[mode]["efficiency"] >= 0.9
+        assert modes[mode]["speed_up"] >= stored["speed_up_of_the_original"]
+        assert modes[mode]["data_wait_s"] <= 0.11
+    page = (BENCHMARKS.parent / "docs" / "measurements.md").read_text(encoding="utf-8")
+    for name, case in stored["cases"].items():
+        for mode, result in case["modes"].items():
+            figures = f"{result['efficiency']:.2f} | {result['speed_up']:.2f} | {result['data_wait_s']:.3f}"
+            assert f"| {name} | {mode} | {figures} |" in page
+
+
 @pytest.mark.slow
 def test_a_run_with_the_sleeping_parts_trains_all_and_takes_no_less_than_the_bound(bench: Any, tmp_path: Path) -> None:
     case = replace(bench.CASES["balanced"], update=0.1, batches=3, tasks=4, samples=2, slots=4, latency=0.02)
