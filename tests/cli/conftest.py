@@ -16,7 +16,7 @@ import pytest
 from relax_core.cli import exits
 from relax_core.cli.main import app
 
-DEADLINE = 60.0
+DEADLINE = 180.0
 
 REWARD = "def score(prompt, response, label):\n    {body}\n"
 
