@@ -157,6 +157,9 @@ class Front:
                     moves = await _settled_or_moved(role, state, moves)
                 else:
                     busy.pop(role.name, None)
+                if progress is Progress.IDLE and isinstance(role, Measured):
+                    # Its engines are looked at meanwhile, on the same event loop, which a patient step would hold.
+                    moves = await state.ask("moved", moves, PATIENCE, wait=PATIENCE)
                 if progress is Progress.DONE:
                     ended.add(role.name)
                 if progress is Progress.WORKED and isinstance(role, Measured):

@@ -88,7 +88,8 @@ async def build_roles(front: str, around: Surroundings) -> tuple[list[Role], Tur
     roles = [await builder.build(name) for name in names]
     timeline = process_timeline(around.assignment.directory, front, _updates_of(roles))
     for role in roles:
-        role.patience = PATIENCE if len(roles) == 1 else SHORT_PATIENCE
+        if role.name != "rollout":  # for which its front waits
+            role.patience = PATIENCE if len(roles) == 1 else SHORT_PATIENCE
         role.shared = around.assignment.config.run.serve.front(front).replicas > 1
         role.timeline = timeline
     return roles, builder.turn()

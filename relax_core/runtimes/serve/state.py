@@ -125,7 +125,8 @@ class RunState:
             return not (self._over or self._source.exhausted) or len(self._ledger.pending) > groups
 
     def moved(self, seen: int, timeout: float) -> int:
-        """How often tasks, groups or weights have moved, once that is more than ``seen``, or at the deadline."""
+        """How often tasks, groups or weights have moved, or the stream has ended, once that is more than ``seen``, or at
+        the deadline."""
         with self._changed:
             self._changed.wait_for(lambda: self._moves > seen, timeout)
             return self._moves
@@ -295,6 +296,7 @@ class RunState:
         with self._changed:
             self._over = True
             self._put(Record("failed", (error,)))
+            self._move()
 
     def drain(self, timeout: float) -> list[Record]:
         """All records that wait, in order; waits for one for at most ``timeout`` seconds."""
@@ -339,6 +341,7 @@ class RunState:
                 failed = Record("failed", (TrainingError(text),))
                 self._announced.append(Record("done") if counts["trained"] else failed)
                 self._announce()
+                self._move()
 
     def alive(self, name: str, life: int) -> None:
         """A rank serves, in which of its lives."""
@@ -413,6 +416,7 @@ class RunState:
         self._over = self._reported >= self._updates
         if self._over:
             self._put(Record("done"))
+            self._move()
 
     def republished(self) -> list[int]:
         """Versions that are only another number for the weights before; see :class:`Staleness`."""
