@@ -69,7 +69,7 @@ class Encoded:
     @property
     def places(self) -> int:
         """Placeholders of all runs: as many as the model makes features of it."""
-        return sum(part for part in self.layout if isinstance(part, int))
+        return places_of(self.layout)
 
     @cached_property
     def packed(self) -> bytes:
@@ -94,6 +94,11 @@ class Encoded:
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         about = json.loads(header["__metadata__"]["medium"])
         return cls(about["kind"], about["encoder"], tuple(about["layout"]), load(data))
+
+
+def places_of(layout: Sequence[int | str]) -> int:
+    """Placeholders of all runs of a layout; see :class:`Encoded`."""
+    return sum(part for part in layout if isinstance(part, int))
 
 
 @dataclass(frozen=True)

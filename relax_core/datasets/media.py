@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from relax_core.api.media import KINDS, Kind, Medium
 from relax_core.media.marks import MARK
@@ -84,7 +84,7 @@ def _kind_of(part: Any) -> Kind | None:
     """The kind of medium that a content part is, also in OpenAI's words: ``image_url``, ``input_audio``."""
     name = part.get("type") if isinstance(part, Mapping) else None
     short = str(name).removeprefix("input_").removesuffix("_url")
-    return next((kind for kind in get_args(Kind) if kind == short), None)
+    return next((kind for kind in KINDS if kind == short), None)
 
 
 def _payload(part: Mapping[str, Any], kind: Kind) -> Any:

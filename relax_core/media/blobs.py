@@ -1,7 +1,6 @@
 """Media between roles: blobs of the transport that the rows of a group name."""
 
 import json
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,8 +11,10 @@ from relax_core.api.errors import TransportError
 from relax_core.api.media import Encoded
 from relax_core.api.transport import Lease, Transport
 from relax_core.dataflow.columns import MEDIA
+from relax_core.media.kept import KeptMedia
 
 CACHE_BYTES = 256 * 2**20
+"""Of the media that each rank keeps."""
 
 
 def put_media(transport: Transport, group: int, media: Sequence[Encoded]) -> Column:
@@ -41,11 +42,10 @@ class MediaOfRows:
     """Fetches the media of leased rows, and keeps the last of them: rows go through a model several times.
 
     Args:
-        cache_bytes: Of media that are kept.
+        kept: Those.
     """
 
-    cache_bytes: int = CACHE_BYTES
-    _kept: OrderedDict[str, Encoded] = field(default_factory=OrderedDict)
+    kept: KeptMedia = field(default_factory=lambda: KeptMedia(CACHE_BYTES))
 
     def fetch(
         self, transport: Transport, lease: Lease, columns: Sequence[str], ids: Sequence[int] | np.ndarray
@@ -69,13 +69,8 @@ class MediaOfRows:
         return Table(table.ids, table.groups, left, table.versions), media
 
     def _medium(self, transport: Transport, key: str) -> Encoded:
-        if key not in self._kept:
-            self._kept[key] = Encoded.unpack(transport.get_blob(key))
-            while sum(_nbytes(medium) for medium in self._kept.values()) > self.cache_bytes and len(self._kept) > 1:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
-        return self._kept[key]
-
-
-def _nbytes(medium: Encoded) -> int:
-    return sum(array.nbytes for array in medium.arrays.values())
+        medium = self.kept.get(key)
+        if medium is None:
+            medium = Encoded.unpack(transport.get_blob(key))
+            self.kept.keep(key, medium)
+        return medium

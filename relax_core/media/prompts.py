@@ -38,16 +38,21 @@ class MediaPrompts:
         self._tell = tell
         self._told: set[int] = set()
 
-    async def encode(self, task: Task) -> Prompt:
+    async def encode(self, task: Task, most_tokens: int | None = None) -> Prompt:
         """The prompt with its media.
+
+        Args:
+            task: What is asked.
+            most_tokens: A medium that alone has more, by its header, is not decoded.
 
         Raises:
             MediaError: A medium cannot be used, or does not fit the text.
+            PromptTooLong: One alone is too long.
             RelaxError: The same, where that ends the run.
             DeadlineExceeded: They are not there in time.
         """
         try:
-            futures = [self._pool.submit(medium) for medium in task.media]
+            futures = [self._pool.submit(medium, most_tokens) for medium in task.media]
             async with asyncio.timeout(self._seconds):
                 media = await asyncio.gather(*(_shared(future) for future in futures))
             return Prompt(tuple(self._codec.encode_prompt(task, media)), tuple(media))
@@ -65,12 +70,12 @@ class MediaPrompts:
                 self._tell(f"media_{error.reason}", message)
             raise
 
-    def prefetch(self, tasks: Iterable[Task]) -> None:
+    def prefetch(self, tasks: Iterable[Task], most_tokens: int | None = None) -> None:
         """Begins to encode the media of tasks that come next; what is wrong with them is told when they come."""
         for task in tasks:
             for medium in task.media:
                 with suppress(ConfigError):
-                    self._pool.submit(medium)
+                    self._pool.submit(medium, most_tokens)
 
     def encode_answer(self, text: str) -> list[int]:
         """See :meth:`relax_core.models.prompts.PromptCodec.encode_answer`."""

@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoTokenizer
 from relax_core.api.errors import ConfigError
 from relax_core.models.byte_tokenizer import byte_tokenizer
 from relax_core.models.load import auto_class
+from relax_core.models.parts import tower_of
 from relax_core.models.preprocessing import preprocessing_of
 
 MEDIA_TOKENS = {
@@ -88,6 +89,5 @@ def _initialise_towers(model: nn.Module) -> None:
     than the codes of places that are added to it, and no training finds it again.
     """
     for name, module in model.named_modules():
-        in_tower = any(tower in name.split(".") for tower in ("visual", "audio_tower"))
-        if in_tower and (isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) or name.endswith(".conv_out")):
+        if tower_of(name) and (isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) or name.endswith(".conv_out")):
             nn.init.kaiming_normal_(module.weight)

@@ -43,8 +43,8 @@ class PromptCodec:
         special |= {i for tokens in self._media_tokens.values() for i in tokens.after}
         self._reserved = sorted(self.tokenizer.convert_ids_to_tokens(sorted(special)))
 
-    async def encode(self, task: Task) -> Prompt:
-        """As :meth:`encode_prompt`; what encodes media too has to wait for them.
+    async def encode(self, task: Task, most_tokens: int | None = None) -> Prompt:
+        """As :meth:`encode_prompt`, of any length; what encodes media too has to wait for them.
 
         Raises:
             ConfigError: The task has media: there are no encoders here.
@@ -53,7 +53,7 @@ class PromptCodec:
             raise ConfigError(f"dataset: task {task.index} has {task.media[0].kind}, and the run has no `encoders`")
         return Prompt(tuple(self.encode_prompt(task)))
 
-    def prefetch(self, tasks: Iterable[Task]) -> None:
+    def prefetch(self, tasks: Iterable[Task], most_tokens: int | None = None) -> None:
         """Text needs no preparation."""
 
     def encode_prompt(self, task: Task, media: Sequence[Encoded] = ()) -> list[int]:

@@ -15,10 +15,11 @@ class Prompts(Protocol):
     carries_media: bool
     """Whether rows name the media of their group."""
 
-    async def encode(self, task: Task) -> Prompt:
-        """A prompt as a model reads it; ``MediaError`` where that is not possible."""
+    async def encode(self, task: Task, most_tokens: int | None = None) -> Prompt:
+        """A prompt as a model reads it; ``MediaError`` where that is not possible, ``PromptTooLong`` where it is known
+        before its media are decoded that it has over ``most_tokens``."""
 
-    def prefetch(self, tasks: Iterable[Task]) -> None:
+    def prefetch(self, tasks: Iterable[Task], most_tokens: int | None = None) -> None:
         """Begins with the media of tasks that come next, where rows carry media."""
 
     def encode_answer(self, text: str) -> list[int]:

@@ -13,7 +13,7 @@ async def encode_prompt(prompts: Prompts, task: Task, most_tokens: int | None) -
         PromptTooLong: It has more than ``most_tokens``; it is never cut, since that may be within a medium.
         MediaError: Its media cannot be used.
     """
-    prompt = await prompts.encode(task)
+    prompt = await prompts.encode(task, most_tokens)
     if most_tokens is not None and len(prompt.token_ids) > most_tokens:
         raise PromptTooLong(f"the prompt of task {task.index} has {len(prompt.token_ids)} tokens, over {most_tokens}")
     return prompt

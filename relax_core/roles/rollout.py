@@ -137,7 +137,7 @@ class Rollout(BackgroundRole[GroupGeneration]):
         for each in issued:
             self._begin(each)
         if issued and self._prompts.carries_media:
-            self._prompts.prefetch(self._source.upcoming(len(issued)))
+            self._prompts.prefetch(self._source.upcoming(len(issued)), self._max_prompt_tokens)
         if self._running:
             self.timeline.working(self.name)
         return bool(parked or issued)

@@ -61,7 +61,7 @@ class Supervised(Role):
                 self._append(issued, *rows)
             self._source.finished(issued.group)
         if tasks and self._prompts.carries_media:
-            self._prompts.prefetch(self._source.upcoming(len(tasks)))
+            self._prompts.prefetch(self._source.upcoming(len(tasks)), self._max_prompt_tokens)
         if self._source.exhausted:
             self._transport.finish()
             self._finished = True

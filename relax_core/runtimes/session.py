@@ -36,18 +36,19 @@ PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.5}
 
 @dataclass(frozen=True)
 class Session:
-    """The shared parts; there is no ``engine`` where nothing generates, and no evaluators without an evaluation."""
+    """The shared parts; there is no engine where nothing generates, and no evaluators without an evaluation.
+    ``engines``, by name, receive publications."""
 
     prompts: Prompts
     publisher: Publisher
-    engine: Engine | None
+    engines: Mapping[str, Engine]
     scorer: Scorer | None
     evaluators: Sequence[Evaluator]
 
     @property
-    def engines(self) -> Mapping[str, Engine]:
-        """The receivers of publications, by name."""
-        return {} if self.engine is None else {"engine-0": self.engine}
+    def engine(self) -> Engine | None:
+        """The one that generates for all."""
+        return next(iter(self.engines.values()), None)
 
 
 @asynccontextmanager
@@ -80,7 +81,7 @@ async def open_session(builder: Builder, path: Path, plan: Plan, dataset: Datase
             stack.callback(service.close)
         scorer = await start_scorer(builder, config.rewards, stack)
         evaluators = [] if engine is None else await open_evaluators(builder, engine, prompts, scorer, stack)
-        yield Session(prompts, publisher, engine, scorer, evaluators)
+        yield Session(prompts, publisher, engines, scorer, evaluators)
 
 
 def make_codec(builder: Builder, path: Path, plan: Plan) -> PromptCodec:

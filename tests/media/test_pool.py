@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relax_core.api.errors import ConfigError
+from relax_core.api.errors import ConfigError, PromptTooLong
 from relax_core.api.media import Encoded, Kind, MediaError, Medium
 from relax_core.media.pool import MediaPool
 from relax_core.media.sources import Sources
@@ -17,12 +17,15 @@ DEADLINE = 60.0
 
 
 class Slow(Letters):
-    """Encodes when it is let go."""
+    """Encodes when it is let go. All but ``?`` tells its length beforehand."""
 
     def __init__(self) -> None:
         super().__init__()
         self.go = threading.Event()
         self.calls = 0
+
+    def layout(self, kind: Kind, data: bytes) -> tuple[int | str, ...] | None:
+        return None if data == b"?" else (len(data),)
 
     def encode(self, kind: Kind, data: bytes) -> Encoded:
         self.calls += 1
@@ -83,6 +86,17 @@ def test_errors_name_their_source_and_are_not_kept(pool: MediaPool, encoder: Slo
     assert error.value.reason == "damaged"
     Path(medium.source).write_bytes(b"here")
     assert np.array_equal(pool.submit(medium).result(DEADLINE).arrays["bytes"], np.frombuffer(b"here", np.uint8))
+
+
+def test_what_is_too_long_by_its_header_is_not_decoded(pool: MediaPool, encoder: Slow, tmp_path: Path) -> None:
+    encoder.go.set()
+    seven, silent = files(tmp_path, b"letters", b"?")
+    with pytest.raises(PromptTooLong, match=r"0\.txt has 7 placeholders, over 6"):
+        pool.submit(seven, 6).result(DEADLINE)
+    assert encoder.calls == 0
+    assert pool.submit(seven, 7).result(DEADLINE).places == 7
+    assert pool.submit(silent, 0).result(DEADLINE).places == 1, "only its content tells"
+    assert encoder.calls == 2
 
 
 def test_a_kind_without_an_encoder_is_refused(pool: MediaPool) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from relax_core.api.context import ModelSource
 from relax_core.api.errors import ConfigError
-from relax_core.api.model_files import model_config, preprocessor_config
+from relax_core.api.model_files import preprocessor_config, tower_config
 
 
 def _qwen2_5_omni(frames: int, window: int) -> int:
@@ -85,19 +85,12 @@ def read_hearing(source: ModelSource | None) -> Hearing:
     """
     if source is None:
         raise ConfigError("encoders: audio needs a model")
-    config = model_config(source)
-    model_type, audio = config.get("model_type"), config.get("audio_config")
-    tower = _TOWERS.get(str(model_type))
-    if tower is None or audio is None:
-        why = "does not hear" if audio is None else "hears in a way that is not known here"
-        raise ConfigError(
-            f"encoders: audio: the model in {str(source.path)!r} is a {model_type}, which {why}; "
-            f"models that do: {', '.join(_TOWERS)}"
-        )
+    model_type, audio = tower_config(source, "audio", "hear", _TOWERS)
+    tower = _TOWERS[model_type]
     processor = preprocessor_config(source, "feature_extractor")
     rate = processor.get("sampling_rate", 16000)
     return Hearing(
-        model_type=str(model_type),
+        model_type=model_type,
         mels=audio.get("num_mel_bins", 128),
         rate=rate,
         hop=processor.get("hop_length", 160),

@@ -8,7 +8,7 @@ from typing import Any, Final
 from relax_core.api.context import ModelSource
 from relax_core.api.errors import ConfigError
 from relax_core.api.media import MediaError
-from relax_core.api.model_files import model_config, preprocessor_config
+from relax_core.api.model_files import preprocessor_config, tower_config
 from relax_vision.config import VisionEncoderConfig
 
 Colours = tuple[float, float, float]
@@ -103,15 +103,8 @@ def read_sight(source: ModelSource | None, settings: VisionEncoderConfig) -> Sig
     """
     if source is None:
         raise ConfigError("encoders: vision needs a model")
-    config = model_config(source)
-    model_type, vision = config.get("model_type"), config.get("vision_config")
-    family = _FAMILIES.get(str(model_type))
-    if family is None or vision is None:
-        why = "does not see" if vision is None else "sees in a way that is not known here"
-        raise ConfigError(
-            f"encoders: vision: the model in {str(source.path)!r} is a {model_type}, which {why}; "
-            f"models that do: {', '.join(_FAMILIES)}"
-        )
+    model_type, vision = tower_config(source, "vision", "see", _FAMILIES)
+    family = _FAMILIES[model_type]
     processor = preprocessor_config(source, "image_processor")
     patch, merge = vision.get("patch_size", family.patch), vision.get("spatial_merge_size", 2)
     place = patch * merge

@@ -51,12 +51,12 @@ class Decoder:
         Returns:
             The row of each.
         """
-        rows = [0] * len(sequences)
+        rows, media = [0] * len(sequences), media or {}
         parts = _parts(list(map(len, sequences))) if self._cache.joinable else [list(range(len(sequences)))]
         for part in parts:
             for row, index in enumerate(part, len(self._lengths)):
                 rows[index] = row
-            of_part = {row: (media or {})[index] for row, index in enumerate(part) if index in (media or {})}
+            of_part = {row: media[index] for row, index in enumerate(part) if index in media}
             self._prefill([sequences[index] for index in part], of_part)
         return rows
 
