@@ -125,8 +125,8 @@ class RunState:
             return not (self._over or self._source.exhausted) or len(self._ledger.pending) > groups
 
     def moved(self, seen: int, timeout: float) -> int:
-        """How often tasks, groups or weights have moved, or the stream has ended, once that is more than ``seen``, or at
-        the deadline."""
+        """How often tasks, groups or weights have moved, or the stream has ended, once that is more than ``seen``, or
+        at the deadline."""
         with self._changed:
             self._changed.wait_for(lambda: self._moves > seen, timeout)
             return self._moves
