@@ -79,11 +79,12 @@ def test_it_learns_by_reward_alone(data: None, tmp_path: Path, example: str) -> 
 @pytest.mark.slow
 @speaks
 @pytest.mark.timeout(900)
-def test_it_runs_where_every_role_is_apart(data: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("example", GAINS)
+def test_it_runs_where_every_role_is_apart(data: None, tmp_path: Path, example: str) -> None:
     settings = ("updates=4", "warmup.updates=2", "mode=fully_async", "max_staleness=1", "eval.every=4", "eval.tasks=8")
-    summary = train(tmp_path, "omni/agree", *settings, runtime="serve")
+    summary = train(tmp_path, example, *settings, "batch.tasks=8", runtime="serve")
     assert (summary["status"], summary["updates"]) == ("completed", 4)
-    assert summary["trained"] == summary["issued"] - summary["dropped"] == 64
+    assert summary["trained"] == summary["issued"] - summary["dropped"] == 32
     assert summary["dropped_reasons"].keys() <= {"stale"}
 
 
