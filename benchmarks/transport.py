@@ -17,7 +17,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib.metadata import distributions
@@ -32,6 +32,9 @@ from transport_ways import CONSUMER, IN_ACTORS, IN_THREADS, ON_QUEUE, WAYS, Side
 RESULT = Path(__file__).resolve().parent / "results" / "transport.json"
 PACKAGES = ("relax-core", "numpy", "msgpack", "pyzmq", "ray", "transferqueue")
 OBJECT_STORE_BYTES = 900 << 20
+
+Sides = tuple[Callable[[], tuple[Any, Any]], Callable[[], bool]]
+"""What waits for both sides and gives what they return, and whether one has ended."""
 
 
 def own_cpu() -> dict[int, float]:
@@ -57,8 +60,8 @@ def measure(name: str, shape: Shape, seconds: float) -> dict[str, float]:
     way.open()
     try:
         sides = _in_threads if name in IN_THREADS else _in_actors if name in IN_ACTORS else _in_processes
-        with sides(way, path, seconds) as finish:
-            _await_start(turns := Turns(path))
+        with sides(way, path, seconds) as (finish, ended):
+            _await_start(turns := Turns(path), finish, ended)
             before = cpu_seconds()
             turns.go()
             (start, number), end = finish()
@@ -76,24 +79,26 @@ def measure(name: str, shape: Shape, seconds: float) -> dict[str, float]:
     }
 
 
-def _await_start(turns: Turns) -> None:
+def _await_start(turns: Turns, finish: Callable[[], Any], ended: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not turns.started:
+        if ended():
+            finish()  # raises what ended it
         if time.monotonic() > deadline:
             raise TimeoutError("no batch came through")
         time.sleep(0.002)
 
 
 @contextmanager
-def _in_threads(way: Way, path: Path, seconds: float) -> Iterator[Any]:
+def _in_threads(way: Way, path: Path, seconds: float) -> Iterator[Sides]:
     with ThreadPoolExecutor(2) as threads:
         consumed = threads.submit(lambda: Turns(path).consume(way.consumer()))
         produced = threads.submit(lambda: Turns(path).produce(way.producer(), seconds))
-        yield lambda: (produced.result(), consumed.result())
+        yield lambda: (produced.result(), consumed.result()), lambda: produced.done() or consumed.done()
 
 
 @contextmanager
-def _in_processes(way: Way, path: Path, seconds: float) -> Iterator[Any]:
+def _in_processes(way: Way, path: Path, seconds: float) -> Iterator[Sides]:
     context = get_context("spawn")
     results, hold = context.SimpleQueue(), context.Event()
     work = [
@@ -104,11 +109,16 @@ def _in_processes(way: Way, path: Path, seconds: float) -> Iterator[Any]:
         process.start()
 
     def finish() -> tuple[Any, Any]:
+        if ended():
+            raise RuntimeError("a side has ended; it says why above")
         found = dict(results.get() for _ in work)
         return found["produce"], found["consume"]
 
+    def ended() -> bool:
+        return any(process.exitcode is not None for process in work)
+
     try:
-        yield finish
+        yield finish, ended
     finally:
         hold.set()
         for process in work:
@@ -122,22 +132,27 @@ def _side(method: str, way: Way, path: Path, arguments: tuple[Any, ...], results
 
 
 @contextmanager
-def _in_actors(way: Way, path: Path, seconds: float) -> Iterator[Any]:
+def _in_actors(way: Way, path: Path, seconds: float) -> Iterator[Sides]:
     import ray
 
     consumer = ray.remote(num_cpus=0, max_concurrency=4)(Side).options(name=CONSUMER).remote()
     producer = ray.remote(num_cpus=0)(Side).remote()
-    ray.get(consumer.push.remote([]))  # it is there, and can be found by its name
+    ray.get(consumer.__ray_ready__.remote(), timeout=PATIENCE)  # it can be found by its name
     consumed, produced = consumer.consume.remote(way, path), producer.produce.remote(way, path, seconds)
+
+    def finish() -> tuple[Any, Any]:
+        ray.get(ray.wait([produced, consumed], timeout=2 * PATIENCE)[0])  # raises what ended the first of them
+        return ray.get(produced, timeout=2 * PATIENCE), ray.get(consumed, timeout=2 * PATIENCE)
+
     try:
-        yield lambda: (ray.get(produced, timeout=2 * PATIENCE), ray.get(consumed, timeout=2 * PATIENCE))
+        yield finish, lambda: bool(ray.wait([produced, consumed], timeout=0)[0])
     finally:
         ray.kill(producer)
         ray.kill(consumer)
 
 
 @contextmanager
-def _cluster(names: list[str]) -> Iterator[None]:
+def cluster(names: list[str]) -> Iterator[None]:
     """A Ray cluster, and in it TransferQueue, for those who need them."""
     if not set(names) & set(IN_ACTORS):
         yield
@@ -201,7 +216,7 @@ def main() -> None:
         arguments.rounds, arguments.seconds = 1, 1.0
         arguments.ways = [name for name in WAYS if name not in IN_ACTORS]
     found: dict[str, dict[str, list[dict[str, float]]]] = {name: {} for name in arguments.ways}
-    with _cluster(arguments.ways):
+    with cluster(arguments.ways):
         for _ in range(arguments.rounds):
             for shape in arguments.shapes:
                 for name in arguments.ways:

@@ -46,6 +46,13 @@ def test_a_way_carries_batches(benchmark: Any, way: str) -> None:
     assert cell["rows_per_s"] > 0 and cell["cpu_us_per_batch"] >= 0
 
 
+@pytest.mark.slow
+def test_a_way_of_actors_carries_batches(benchmark: Any) -> None:
+    with benchmark.cluster(["ray numpy"]):
+        test_a_way_carries_batches(benchmark, "ray numpy")
+        test_a_way_carries_batches(benchmark, "relax ray")
+
+
 def test_batches_are_as_large_as_their_names_say(benchmark: Any) -> None:
     for name, rows, nbytes in (("r1K_b256", 256, 1 << 10), ("r64K_b64", 64, 1 << 16), ("r4M_b4", 4, 1 << 22)):
         columns = benchmark.batch(benchmark.SHAPES[name])

@@ -63,7 +63,7 @@ class TestFleetOfTwo(EngineContract):
         async def start(path: Path, **config: Any) -> Fleet:
             context = Context("test", 0, path, ModelSource(path))
             engines = {f"engine-{number}": TorchEngine(TorchEngineConfig(**config), context) for number in range(2)}
-            fleet = Fleet(engines, Waits(answer=30, control=30, engine=30, pulse=0.05))
+            fleet = Fleet(engines, Waits(answer=30, control=30, engine=5, pulse=0.05))
             await fleet.start()
             return fleet
 

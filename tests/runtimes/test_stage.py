@@ -228,7 +228,8 @@ async def test_spans_tell_of_every_role(trainer: TorchTrainer, codec: PromptCode
     await process.run()
     told = {(span["role"], span["name"]) for span in process.spans}
     waited = {(role.name, "wait") for role in process.stage.roles if role.name != "rollout"}
-    assert told == waited | {
+    # Whether the rollout, which begins before the others, has to wait long enough to be told of is a matter of speed.
+    assert told - {("rollout", "wait")} == waited | {
         ("rollout", "generate"),
         ("reward", "score"),
         ("actor_fwd", "forward"),
