@@ -56,8 +56,9 @@ class Encoded:
     Args:
         kind: What it is.
         encoder: Name of the encoder, which alone knows what the arrays mean.
-        layout: How the medium stands in a prompt, between the marks that begin and end it: so many placeholders in a
-            row, or text between two such runs. An image of 64 places is ``(64,)``.
+        layout: How the medium stands in a prompt: runs of so many placeholders, each between the model's marks that
+            begin and end a medium, and text in front of any of them. An image of 64 places is ``(64,)``; a film of two
+            pairs of frames that are told the time is ``("<0.5 seconds>", 64, "<1.5 seconds>", 64)``.
         arrays: What there is to know; compact dtypes, shapes of this medium alone.
     """
 

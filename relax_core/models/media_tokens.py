@@ -24,7 +24,7 @@ WHOLE = ("qwen2_5_omni", "qwen3_omni_moe")
 
 @dataclass(frozen=True)
 class MediaTokens:
-    """How a medium of some kind stands in a prompt: ``before``, its layout, ``after``.
+    """How the runs of a medium of some kind stand in a prompt: ``before``, placeholders, ``after``.
 
     Args:
         placeholder: Id that is repeated, once for every feature the model makes of the medium.

@@ -125,17 +125,24 @@ class PromptCodec:
             raise MediaError("placeholder_in_text", f"the prompt of task {task.index} has a placeholder in its text")
         if found != wanted:
             raise MediaError("mismatch", f"the chat template made {len(found)} placeholders of {len(wanted)} media")
-        expanded, left = [], iter(media)
-        for token in ids:
-            expanded += self._layout(next(left)) if token in placeholders else [token]
-        return expanded
+        expanded: list[int] = []
+        rest = 0
+        for medium, place in zip(media, [at for at, token in enumerate(ids) if token in placeholders], strict=True):
+            tokens = self._media_tokens[medium.kind]
+            start, end = place - len(tokens.before), place + 1 + len(tokens.after)
+            if start < rest or (*ids[start:place], *ids[place + 1 : end]) != (*tokens.before, *tokens.after):
+                tokens, start, end = MediaTokens(tokens.placeholder, (), ()), place, place + 1  # a template without
+            expanded += [*ids[rest:start], *self._layout(medium, tokens)]
+            rest = end
+        return [*expanded, *ids[rest:]]
 
-    def _layout(self, medium: Encoded) -> list[int]:
-        placeholder = self._media_tokens[medium.kind].placeholder
+    def _layout(self, medium: Encoded, tokens: MediaTokens) -> list[int]:
         ids: list[int] = []
         for part in medium.layout:
-            text = isinstance(part, str)
-            ids += self.tokenizer(part, add_special_tokens=False)["input_ids"] if text else [placeholder] * int(part)
+            if isinstance(part, str):
+                ids += self.tokenizer(part, add_special_tokens=False)["input_ids"]
+            else:
+                ids += [*tokens.before, *[tokens.placeholder] * part, *tokens.after]
         return ids
 
     def _text_of(self, tokens: MediaTokens) -> str:

@@ -1,4 +1,4 @@
-"""Images and sounds of the shown rows, inside of the page."""
+"""Images, sounds and videos of the shown rows, inside of the page."""
 
 import base64
 from collections.abc import Sequence
@@ -23,6 +23,8 @@ FORMATS = (
     (b"OggS", 0, "audio/ogg"),
     (b"ID3", 0, "audio/mpeg"),
     (b"\xff\xfb", 0, "audio/mpeg"),
+    (b"ftyp", 4, "video/mp4"),
+    (b"\x1a\x45\xdf\xa3", 0, "video/webm"),
 )
 """What browsers show: by bytes, and where in a file they stand."""
 
@@ -53,7 +55,7 @@ class ShownMedia:
         if len(data) > self._left:
             return {"problem": "there are more media than a page holds"}
         kind = next((kind for mark, at, kind in FORMATS if data[at : at + len(mark)] == mark), "")
-        if not kind.startswith(medium.kind):
+        if not kind.startswith(medium.kind) and (medium.kind, kind) != ("video", "image/gif"):
             return {"problem": f"no {medium.kind} that browsers show"}
         self._left -= len(data)
         return {"url": f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"}

@@ -44,15 +44,16 @@ def ids(text: str) -> list[int]:
 def stands(medium: Encoded) -> list[int]:
     """A medium as a model reads it."""
     tokens = TOKENS[medium.kind]
-    found = list(tokens.before)
+    found: list[int] = []
     for part in medium.layout:
-        found += ids(part) if isinstance(part, str) else [tokens.placeholder] * part
-    return [*found, *tokens.after]
+        run = [] if isinstance(part, str) else [*tokens.before, *[tokens.placeholder] * part, *tokens.after]
+        found += ids(part) if isinstance(part, str) else run
+    return found
 
 
-LAYOUTS = st.one_of(
-    st.tuples(st.integers(1, 40)), st.tuples(st.integers(1, 9), st.sampled_from(["<2 s>", "é"]), st.integers(1, 9))
-)
+SAID = st.sampled_from(["<2 s>", "é"])
+RUN = st.integers(1, 9)
+LAYOUTS = st.one_of(st.tuples(st.integers(1, 40)), st.tuples(RUN, SAID, RUN), st.tuples(SAID, RUN, SAID, RUN))
 MEDIA = st.lists(
     st.builds(lambda kind, layout: encoded(kind, *layout), st.sampled_from(["image", "audio"]), LAYOUTS), max_size=5
 )
@@ -133,6 +134,15 @@ def test_a_placeholder_that_is_put_together_of_texts_is_refused(codec: PromptCod
         with pytest.raises(MediaError) as error:
             codec.encode_prompt(task_of([{"role": "user", "content": content}], media), media)
         assert error.value.reason == "placeholder_in_text"
+
+
+def test_a_template_without_marks_has_none(folder: Path) -> None:
+    codec = PromptCodec(ModelSource(folder), "chat", TOKENS)
+    codec.tokenizer.chat_template = codec.tokenizer.chat_template.replace("<|vision_start|>", "")
+    media = [encoded("image", "at 1 s", 2), AUDIO]
+    expected = [*ids("<|im_start|>user\naat 1 s"), 261, 261, 260, *stands(AUDIO)]
+    found = codec.encode_prompt(task_of("a<image><audio>", media), media)
+    assert found[: len(expected)] == expected
 
 
 def test_a_mark_is_text_where_there_are_no_media(codec: PromptCodec, folder: Path) -> None:

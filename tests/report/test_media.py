@@ -1,4 +1,4 @@
-"""Images are seen and sounds are heard beside the tokens; what cannot be is told."""
+"""Images and videos are seen and sounds are heard beside the tokens; what cannot be is told."""
 
 import shutil
 import wave
@@ -16,6 +16,7 @@ from relax_core.report import media as report_media
 from relax_core.report import write_report
 from relax_core.report.media import ShownMedia
 from relax_core.roles.tasks import pack_task
+from tests.plugins_fixtures.films import film, film_file
 from tests.plugins_fixtures.pictures import image_file, picture
 from tests.report.conftest import Show, record
 
@@ -24,13 +25,18 @@ VISION_START, VISION_END, IMAGE = 259, 260, 261
 
 @pytest.fixture
 def media(tmp_path: Path) -> list[Medium]:
-    """A picture, a sound, something that is neither, and a file that is not there."""
+    """A picture, a sound, something that is neither, a file that is not there, and two films."""
     (tmp_path / "a.png").write_bytes(image_file(picture(8, 8)))
     with wave.open(str(tmp_path / "b.wav"), "wb") as sound:
         sound.setparams((1, 2, 16000, 0, "NONE", "not compressed"))
         sound.writeframes(bytes(200))
     (tmp_path / "c.bin").write_bytes(b"<script>")
-    names = (("image", "a.png"), ("audio", "b.wav"), ("image", "c.bin"), ("audio", "nowhere.wav"))
+    (tmp_path / "d.mp4").write_bytes(film_file(film(4)))
+    (tmp_path / "e.gif").write_bytes(film_file(film(4), "gif"))
+    names = (
+        *(("image", "a.png"), ("audio", "b.wav"), ("image", "c.bin"), ("audio", "nowhere.wav")),
+        *(("video", "d.mp4"), ("video", "e.gif")),
+    )
     return [Medium(kind, str(tmp_path / name)) for kind, name in names]  # type: ignore[arg-type]
 
 
@@ -50,8 +56,12 @@ def test_a_row_shows_its_media_and_one_mark_for_each_run(
     write_report(tmp_path / "run", page)
     shown = show("batch=0", path=page)
     first, *_ = shown.find("article")
-    assert [image.attributes["alt"] for image in shown.find("img")] == [media[0].source] * 4
-    assert {image.attributes["src"][:22] for image in shown.find("img")} == {"data:image/png;base64,"}
+    assert [image.attributes["alt"] for image in shown.find("img")] == [media[0].source, media[5].source] * 4
+    assert {image.attributes["src"][:22] for image in shown.find("img")} == {
+        "data:image/png;base64,",
+        "data:image/gif;base64,",
+    }
+    assert {film.attributes["src"][:22] for film in shown.find("video")} == {"data:video/mp4;base64,"}
     assert {sound.attributes["src"][:22] for sound in shown.find("audio")} == {"data:audio/wav;base64,"}
     problems = [problem.text for problem in shown.find("span", class_="problem")][:2]
     assert problems[0] == "image: no image that browsers show"

@@ -14,7 +14,7 @@ ERRORS: list[tuple[type[wrong.Sound], str, str]] = [
     (wrong.Augments, "test_equal_bytes_have_equal_keys", "to the last bit"),
     (wrong.ForgetsTheSound, "test_other_media_have_other_keys", "must not pass for the same"),
     (wrong.CountsBytes, "test_the_layout_is_known_before", "layout() says what encode() will"),
-    (wrong.SplitsRuns, "test_a_layout_is_runs_with_text_between", "two runs in a row are one"),
+    (wrong.SplitsRuns, "test_a_layout_is_runs_with_text_before_them", "two runs in a row are one"),
     (wrong.CountsTheEnd, "test_runs_are_as_long_as_the_features", "a placeholder for each feature"),
     (wrong.KeepsFlags, "test_what_is_packed_comes_back", "AttributeError"),
     (wrong.LetsErrorsThrough, "test_damage_is_told", "ValueError"),

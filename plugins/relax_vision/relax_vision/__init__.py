@@ -1,1 +1,1 @@
-"""Images for models that Relax trains."""
+"""Images and videos for models that Relax trains."""

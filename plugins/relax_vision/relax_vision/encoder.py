@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
 from relax_core.api.context import Context
@@ -14,18 +13,18 @@ from relax_core.api.encoder import Encoder
 from relax_core.api.media import Encoded, Kind
 from relax_vision.config import VisionEncoderConfig
 from relax_vision.picture import decode, size_of
-from relax_vision.sight import Sight, read_sight
+from relax_vision.sight import read_sight
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-VERSION = 1
+VERSION = 2
 """Counted up when the same image becomes other patches."""
 
 
 class VisionEncoder(Encoder):
-    """Carries ``pixels`` uint8 ``[patches, 3, patch, patch]``, resized, in the order of the model's placeholders, and
-    ``grid`` int64 ``[3]``: frames, rows and columns of patches.
+    """Carries ``patches`` uint8 ``[patches, 3, 1, patch, patch]``, resized, in the order of the model's placeholders,
+    and ``grid`` int64 ``[3]``: frames, rows and columns of patches.
 
     Inputs are those of transformers' ``Qwen2VLImageProcessorPil``.
 
@@ -51,29 +50,17 @@ class VisionEncoder(Encoder):
 
     def encode(self, kind: Kind, data: bytes) -> Encoded:
         """See :meth:`Encoder.encode`."""
-        sight, image = self._sight, decode(data, self._config.max_pixels)
-        height, width = sight.resized(image.height, image.width)
-        seen = patches(np.asarray(image.resize((width, height), Image.Resampling.BICUBIC)), sight)
-        grid = np.array([1, height // sight.patch, width // sight.patch], dtype=np.int64)
-        return Encoded(kind, self.name, (len(seen) // sight.merge**2,), {"pixels": seen, "grid": grid})
+        patching, image = self._sight.patching, decode(data, self._config.max_pixels)
+        height, width = self._sight.resized(image.height, image.width)
+        pixels = np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))
+        patches = patching.cut(pixels[None], 1)
+        grid = np.array([1, height // patching.patch, width // patching.patch], np.int64)
+        return Encoded(kind, self.name, (len(patches) // patching.merge**2,), {"patches": patches, "grid": grid})
 
     def inputs(self, media: Sequence[Encoded], device: Any) -> Mapping[str, "Tensor"]:
         """``pixel_values`` ``[patches, 3 * frames * patch * patch]`` of all images, and ``image_grid_thw``."""
         import torch
 
-        pixels = torch.from_numpy(np.concatenate([medium.arrays["pixels"] for medium in media])).to(device)
-        sight = self._sight
-        mean, std = (torch.tensor(colours, device=device)[:, None, None] for colours in (sight.mean, sight.std))
-        # Divided, and not multiplied by its inverse: single precision then rounds as transformers' double does.
-        seen = pixels.float().div_(sight.white).sub_(mean).div_(std)
-        frames = seen[:, :, None].expand(-1, -1, sight.frames, -1, -1)
+        seen = self._sight.patching.seen(np.concatenate([medium.arrays["patches"] for medium in media]), device)
         grids = torch.from_numpy(np.stack([medium.arrays["grid"] for medium in media])).to(device)
-        return {"pixel_values": frames.reshape(len(seen), -1), "image_grid_thw": grids}
-
-
-def patches(pixels: npt.NDArray[np.uint8], sight: Sight) -> npt.NDArray[np.uint8]:
-    """An image ``[height, width, 3]`` as ``[patches, 3, patch, patch]``: those of a placeholder follow one another."""
-    rows, columns = (side // (sight.patch * sight.merge) for side in pixels.shape[:2])
-    cut = pixels.reshape(rows, sight.merge, sight.patch, columns, sight.merge, sight.patch, 3)
-    in_order = cut.transpose(0, 3, 1, 4, 6, 2, 5)
-    return in_order.reshape(-1, 3, sight.patch, sight.patch)
+        return {"pixel_values": seen, "image_grid_thw": grids}

@@ -1,11 +1,13 @@
-"""The encoder keeps the contract of all encoders, of every format and for each kind of vision tower."""
+"""The encoders keep the contract of all encoders, of every format and for each kind of vision tower."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from films import film, film_file
 from pictures import image_file, picture
 from relax_vision.encoder import VisionEncoder
+from relax_vision.video import VideoEncoder
 
 from relax_core.api.context import ModelSource
 from relax_core.api.media import Encoded, Kind
@@ -45,4 +47,35 @@ class TestVisionEncoder(EncoderContract):
     def features(self, encoded: Encoded) -> int:
         inputs = self.made.inputs([encoded], "cpu")
         seen = self.sees.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"]).pooler_output
+        return len(seen[0] if isinstance(seen, list | tuple) else seen)
+
+
+class TestVideoEncoder(EncoderContract):
+    @pytest.fixture(scope="class", params=TINY_MEDIA)
+    @classmethod
+    def model(cls, request, folders):
+        """A tower with real weights, however few."""
+        cls.sees = load_language_model(ModelSource(folders[request.param]))
+        return request.param
+
+    @pytest.fixture
+    def encoder(self, model: str, make_video) -> VideoEncoder:
+        self.made = make_video(model)
+        return self.made
+
+    @pytest.fixture
+    def examples(self) -> Mapping[Kind, Sequence[bytes]]:
+        return {
+            "video": [
+                film_file(film(12)),
+                film_file(film(7, 50, 90, seed=1), "webm"),
+                film_file(film(5, seed=2), "gif"),
+                film_file(film(1, seed=3), "avi"),
+                array_file(film(4, 32, 40, seed=4)),
+            ]
+        }
+
+    def features(self, encoded: Encoded) -> int:
+        inputs = self.made.inputs([encoded], "cpu")
+        seen = self.sees.get_video_features(inputs["pixel_values_videos"], inputs["video_grid_thw"]).pooler_output
         return len(seen[0] if isinstance(seen, list | tuple) else seen)

@@ -69,9 +69,9 @@ function factOf([name, value]) {
 function mediumOf(place) {
   const { kind, source, url, problem } = data.samples.media[place];
   if (!url) return element("span", { class: "problem" }, `${kind}: ${problem}`);
-  return kind === "image"
+  return url.startsWith("data:image/") // also a film, as a GIF
     ? element("img", { src: url, alt: source, title: source })
-    : element("audio", { src: url, title: source, controls: "", preload: "metadata" });
+    : element(kind, { src: url, title: source, controls: "", preload: "metadata" });
 }
 
 /** Where a run of equal marks begins, as stand for a medium, and how many there are; other tokens stand alone. */
