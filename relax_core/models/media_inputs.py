@@ -105,7 +105,8 @@ class MediaInputs:
         rule = self._rope_index
         positions, _ = rule(input_ids=ids, attention_mask=mask, **_facts(rule, self._types(ids), arguments))
         begins = [positions[:, row, : len(line)] for row, line in enumerate(shown)]
-        return [Places(begin, _whole(begin.max().item() + 1 - begin.shape[1])) for begin in begins]
+        # The last of them is text, behind which text goes on, though a film may reach further in time.
+        return [Places(begin, _whole(begin[:, -1].max().item() + 1 - begin.shape[1])) for begin in begins]
 
     @property
     def _rope_index(self) -> Any:

@@ -112,6 +112,7 @@ def example_prompts(encoder: RandomMedia, tokens: Mapping[Kind, MediaTokens]) ->
         "none": [text],
         "image": [text, encoder.image(1), more],
         "two images": [encoder.image(2), text, encoder.image(3, 6, 4)],
+        "film": [text, encoder.video(18, 6), more],
         "five": [
             encoder.image(4),
             more,
