@@ -8,6 +8,12 @@ from typing import Any
 from relax_core.api.context import ModelSource
 from relax_core.api.errors import ConfigError
 
+PROCESSOR = "processor_config.json"
+PREPROCESSOR = "preprocessor_config.json"
+VIDEO_PREPROCESSOR = "video_preprocessor_config.json"
+PREPROCESSOR_FILES = (PROCESSOR, PREPROCESSOR, VIDEO_PREPROCESSOR)
+"""What says how media become inputs; whoever writes a folder of the same model writes these, too."""
+
 
 def tower_config(source: ModelSource, sense: str, verb: str, known: Iterable[str]) -> tuple[str, Mapping[str, Any]]:
     """The type of a model that sees or hears, and what it says of its tower.
@@ -43,12 +49,11 @@ def preprocessor_config(source: ModelSource, part: str) -> Mapping[str, Any]:
     Raises:
         ConfigError: A file that is there is no mapping.
     """
-    whole = _read(source.path / "processor_config.json") or {}
+    whole = _read(source.path / PROCESSOR) or {}
     if part in whole:
         found: Mapping[str, Any] = whole[part]
         return found
-    name = "video_preprocessor_config.json" if part == "video_processor" else "preprocessor_config.json"
-    return _read(source.path / name) or {}
+    return _read(source.path / (VIDEO_PREPROCESSOR if part == "video_processor" else PREPROCESSOR)) or {}
 
 
 def _model_config(source: ModelSource) -> Mapping[str, Any]:

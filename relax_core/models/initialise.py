@@ -10,6 +10,7 @@ from torch import nn
 from transformers import AutoConfig, AutoTokenizer
 
 from relax_core.api.errors import ConfigError
+from relax_core.api.model_files import PREPROCESSOR
 from relax_core.models.byte_tokenizer import byte_tokenizer
 from relax_core.models.load import auto_class
 from relax_core.models.parts import tower_of
@@ -52,7 +53,7 @@ def initialise_model(directory: Path, config: Mapping[str, Any], tokenizer: str,
     model.save_pretrained(directory)
     pieces.save_pretrained(directory)
     if preprocessing := preprocessing_of(model_config):
-        (directory / "preprocessor_config.json").write_text(json.dumps(preprocessing, indent=2))
+        (directory / PREPROCESSOR).write_text(json.dumps(preprocessing, indent=2))
     return directory
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from relax_core.api.algorithm import ADVANTAGES, Loss
 from relax_core.api.columns import Column, Table
 from relax_core.api.errors import TrainingError
+from relax_core.api.model_files import PREPROCESSOR_FILES
 from relax_core.api.tokens import Tokens, trainable_positions
 from relax_core.api.trainer import MicroBatch, Sums, Trainer
 from relax_core.dataflow.columns import LOSS_MASK, OLD_LOGPROBS, SUPPORT_COUNTS, SUPPORT_IDS, TOKENS
@@ -201,6 +204,18 @@ class TrainerContract:
         text = "2 + 3 = 5"
         ids = [AutoTokenizer.from_pretrained(folder)(text).input_ids for folder in (tiny_model_path, tmp_path)]
         assert ids[0] == ids[1], "the saved tokenizer encodes differently"
+
+    def test_saved_folder_says_how_media_become_inputs(
+        self, factory: Factory, tiny_model_path: Path, tmp_path: Path
+    ) -> None:
+        shutil.copytree(tiny_model_path, tmp_path / "model")
+        for name in PREPROCESSOR_FILES:
+            (tmp_path / "model" / name).write_text(json.dumps({"of": name}))
+        factory(tmp_path / "model").save(tmp_path / "saved")
+        for name in PREPROCESSOR_FILES:
+            saved = tmp_path / "saved" / name
+            assert saved.exists(), f"{name} is not with the weights: encoders would see otherwise from there on"
+            assert json.loads(saved.read_text()) == {"of": name}
 
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
     def test_publication_is_the_state_of_the_model(self, factory: Factory, tiny_model_path: Path, dtype: str) -> None:

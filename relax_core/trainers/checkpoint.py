@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,15 +13,20 @@ from transformers import AutoTokenizer
 
 from relax_core.api.context import ModelSource
 from relax_core.api.errors import TrainingError
+from relax_core.api.model_files import PREPROCESSOR_FILES
 
 TENSORS = "optimizer.safetensors"
 STATE = "optimizer.json"
 
 
-def save_tokenizer(directory: Path, source: ModelSource) -> None:
-    """Writes the tokenizer of ``source``."""
+def save_preprocessing(directory: Path, source: ModelSource) -> None:
+    """Writes what makes inputs of a prompt and its media: the tokenizer of ``source``, and the settings of its
+    preprocessors."""
     tokenizer = AutoTokenizer.from_pretrained(source.path, trust_remote_code=source.trust_remote_code)
     tokenizer.save_pretrained(directory)
+    for name in PREPROCESSOR_FILES:
+        if (source.path / name).exists():
+            shutil.copyfile(source.path / name, directory / name)
 
 
 def save_optimizer(

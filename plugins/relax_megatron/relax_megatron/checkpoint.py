@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AutoConfig
 
 from relax_core.api.context import ModelSource
-from relax_core.trainers.checkpoint import save_tokenizer
+from relax_core.trainers.checkpoint import save_preprocessing
 
 
 def save_model(directory: Path, tensors: Mapping[str, Tensor], source: ModelSource) -> None:
@@ -19,5 +19,5 @@ def save_model(directory: Path, tensors: Mapping[str, Tensor], source: ModelSour
     model = AutoConfig.from_pretrained(source.path, trust_remote_code=source.trust_remote_code)
     model.dtype = source.dtype
     model.save_pretrained(directory)
-    save_tokenizer(directory, source)
+    save_preprocessing(directory, source)
     save_torch_state_dict(dict(tensors), directory)

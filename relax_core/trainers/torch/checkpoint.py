@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from relax_core.api.context import ModelSource
-from relax_core.trainers.checkpoint import TENSORS, read_counters, save_optimizer, save_tokenizer
+from relax_core.trainers.checkpoint import TENSORS, read_counters, save_optimizer, save_preprocessing
 from relax_core.trainers.optimizer import MasterOptimizer
 from relax_core.trainers.torch.fsdp import ShardedOptimizer, load_tensors, whole_tensors
 from relax_core.trainers.torch.model import HOST, Model, load_model
@@ -64,6 +64,6 @@ def _write(
 ) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(directory)
-    save_tokenizer(directory, source)
+    save_preprocessing(directory, source)
     on_host = {name: tensor.detach().to(HOST).contiguous() for name, tensor in tensors.items()}
     save_optimizer(directory, on_host, counters, source)
