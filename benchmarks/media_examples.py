@@ -24,7 +24,7 @@ from process_tree import run_counted
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "benchmarks" / "results" / "media_examples.json"
-EXAMPLES = ("vision/digits", "audio/spoken_digits", "omni/agree")
+EXAMPLES = ("vision/digits", "video/motion", "audio/spoken_digits", "omni/agree")
 SEEDS = (0, 1, 2)
 SECONDS = 1800.0
 """After which a run is killed."""

@@ -16,8 +16,13 @@ ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 BENCHMARKS = ROOT / "benchmarks"
 RESULT = BENCHMARKS / "results" / "media_examples.json"
-SCRIPTS = ("vision/make_digits", "audio/make_spoken_digits", "omni/make_agree")
-GAINS = {"vision/digits": (0.15, 0.85), "audio/spoken_digits": (0.3, 0.6), "omni/agree": (0.2, 0.0)}
+SCRIPTS = ("vision/make_digits", "video/make_motion", "audio/make_spoken_digits", "omni/make_agree")
+GAINS = {
+    "vision/digits": (0.15, 0.85),
+    "video/motion": (0.2, 0.9),
+    "audio/spoken_digits": (0.3, 0.6),
+    "omni/agree": (0.2, 0.0),
+}
 """By how much the accuracy rises by reward alone, and what it reaches."""
 
 speaks = pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="no espeak-ng speaks on this machine")
@@ -52,7 +57,7 @@ def train(folder: Path, example: str, *settings: str, runtime: str = "local") ->
 @pytest.mark.slow
 @speaks
 def test_nothing_that_is_held_out_is_trained_on(data: None) -> None:
-    for example, key in {"vision": "image", "audio": "audio"}.items():
+    for example, key in {"vision": "image", "video": "video", "audio": "audio"}.items():
         train_media, heldout = ({task[key] for task in tasks(example, split)} for split in ("train", "heldout"))
         assert not train_media & heldout
         both = [{Path(task[key]).name for task in tasks("omni", split)} for split in ("train", "heldout")]

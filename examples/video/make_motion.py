@@ -2,8 +2,8 @@
 
 python examples/video/make_motion.py
 
-Films are MP4 files of eight frames, 32 by 32 pixels, in one archive: squares of several sizes and colours, at several
-speeds, before noise. Those that are held out have other places, colours and noise.
+Films are MP4 files of eight frames, 32 by 32 pixels, in one archive: squares of several sizes and colours, which begin
+somewhere near the middle, at several speeds, before noise. Those that are held out have other places, colours and noise.
 """
 
 import io
@@ -24,13 +24,11 @@ DIRECTIONS = {"left": (0, -1), "right": (0, 1), "up": (-1, 0), "down": (1, 0)}
 def film(draw: np.random.Generator, direction: tuple[int, int]) -> npt.NDArray[np.uint8]:
     """``[frames, height, width, 3]``: one square on its way."""
     frames = draw.integers(0, 60, (FRAMES, SIDE, SIDE, 3), dtype=np.uint8)
-    size, speed = draw.integers(6, 11), draw.integers(1, 3)
-    colour = draw.integers(120, 256, 3)
-    way = speed * (FRAMES - 1) * np.array(direction)
-    lowest, highest = np.maximum(0, -way), SIDE - size - np.maximum(0, way)
-    start = draw.integers(lowest, highest + 1)
+    size, speed = draw.integers(11, 14), draw.uniform(1.0, 1.2)
+    colour = draw.integers(180, 256, 3)
+    start = draw.integers(9, 11, 2)
     for number, frame in enumerate(frames):
-        row, column = start + number * speed * np.array(direction)
+        row, column = start + (number * speed * np.array(direction)).round().astype(int)
         frame[row : row + size, column : column + size] = colour
     return frames
 
@@ -39,7 +37,7 @@ def file_of(frames: npt.NDArray[np.uint8]) -> bytes:
     """An MP4 file."""
     file = io.BytesIO()
     with av.open(file, "w", format="mp4") as output:
-        stream = output.add_stream("libx264", rate=RATE, options={"preset": "ultrafast", "crf": "10"})
+        stream = output.add_stream("libx264", rate=RATE, options={"preset": "ultrafast", "crf": "20"})
         stream.width = stream.height = SIDE
         stream.pix_fmt = "yuv420p"
         stream.codec_context.thread_count = 1
