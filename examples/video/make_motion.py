@@ -3,7 +3,7 @@
 python examples/video/make_motion.py
 
 Films are MP4 files of eight frames, 32 by 32 pixels, in one archive: squares of several sizes and colours, which begin
-somewhere near the middle, at several speeds, before noise. Those that are held out have other places, colours and noise.
+near the middle, at several speeds, before noise. Those that are held out have other places, colours and noise.
 """
 
 import io
