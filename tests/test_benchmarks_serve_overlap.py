@@ -49,11 +49,12 @@ def test_the_numbers_are_those_of_the_run_s_folder(bench: Any, tmp_path: Path) -
 
 def test_the_stored_results_overlap_as_well_as_promised_and_are_documented(bench: Any) -> None:
     stored = json.loads(bench.RESULT.read_text(encoding="utf-8"))
-    modes = stored["cases"]["train-bound"]["modes"]
-    for mode in ("max_staleness 1, streaming", "max_staleness 2"):
-        assert modes[mode]["efficiency"] >= 0.9
-        assert modes[mode]["speed_up"] >= stored["speed_up_of_the_original"]
-        assert modes[mode]["data_wait_s"] <= 0.11
+    for name, case in stored["cases"].items():
+        for mode in ("max_staleness 1, streaming", "max_staleness 2"):
+            result = case["modes"][mode]
+            assert result["efficiency"] >= 0.9
+            assert result["speed_up"] >= stored["speed_up_of_the_original"]
+            assert name == "rollout-bound" or result["data_wait_s"] <= 0.11
     page = (BENCHMARKS.parent / "docs" / "measurements.md").read_text(encoding="utf-8")
     for name, case in stored["cases"].items():
         for mode, result in case["modes"].items():

@@ -82,6 +82,14 @@ def test_batches_in_shared_memory_cost_a_few_times_what_the_bare_ring_does(store
     assert ratio(stored, "relax shm", "ring", shape) <= BATCHES_TO_RING[shape]
 
 
+def test_large_rows_cost_no_more_than_in_the_object_store_of_ray(stored: dict[str, Any]) -> None:
+    assert ratio(stored, "relax shm", "ray numpy", "r4M_b4") <= 1.0
+
+
+def test_mixed_batches_cost_many_times_less_than_with_transferqueue(stored: dict[str, Any]) -> None:
+    assert ratio(stored, "transferqueue", "relax shm", "mix_b64") >= 50
+
+
 def test_a_row_at_a_time_costs_a_few_times_what_zeromq_does(stored: dict[str, Any]) -> None:
     assert ratio(stored, "relax shm", "zeromq", "mix_b1") <= ROW_TO_ZEROMQ
 
