@@ -18,7 +18,7 @@ from relax_core.config.load import RunConfig, load_run
 from relax_core.models.prompts import PromptCodec
 from tests.runtimes.conftest import Finished
 
-DEADLINE = 120.0
+DEADLINE = 240.0
 """Seconds that a test waits for something which takes a few."""
 
 BASE: dict[str, Any] = {

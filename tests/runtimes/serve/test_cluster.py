@@ -150,6 +150,7 @@ UPDATES = 12
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_runs_of_one_cluster_touch_neither_each_other_nor_a_neighbour(
     cluster: Cluster, tmp_path: Path, tiny_model_path: Path
 ) -> None:
