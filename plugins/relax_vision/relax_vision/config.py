@@ -10,8 +10,12 @@ from relax_core.config import Config
 class Limits(Config):
     """The least and the most placeholders."""
 
-    min_tokens: int | None
-    max_tokens: int | None
+    min_tokens: int | None = Field(
+        None, ge=1, description="What is smaller is enlarged to so many placeholders; absent: what the folder says."
+    )
+    max_tokens: int | None = Field(
+        None, ge=1, description="What is larger is reduced to so many placeholders; absent: what the folder says."
+    )
 
     @model_validator(mode="after")
     def _limits_are_in_order(self) -> Self:
@@ -23,12 +27,6 @@ class Limits(Config):
 class VisionEncoderConfig(Limits):
     """How large images are to the model; everything else its folder says."""
 
-    min_tokens: int | None = Field(
-        None, ge=1, description="Smaller images are enlarged to so many placeholders; absent: what the folder says."
-    )
-    max_tokens: int | None = Field(
-        None, ge=1, description="Larger images are reduced to so many placeholders; absent: what the folder says."
-    )
     multiple: int | None = Field(
         None, ge=1, description="Sides are multiples of so many pixels; absent: those of one placeholder."
     )
@@ -43,12 +41,6 @@ class VideoEncoderConfig(Limits):
     fps: float = Field(2.0, gt=0, description="Frames of a second; an array of frames has so many.")
     min_frames: int = Field(4, ge=1, description="Of a shorter video so many are seen, as far as it has them.")
     max_frames: int = Field(768, ge=1, description="Of a longer video so many are seen, evenly spread.")
-    min_tokens: int | None = Field(
-        None, ge=1, description="Smaller frames are enlarged to so many placeholders; absent: what the folder says."
-    )
-    max_tokens: int | None = Field(
-        None, ge=1, description="Larger frames are reduced to so many placeholders; absent: what the folder says."
-    )
     max_pixels: int = Field(
         33_177_600, ge=1, description="Videos whose frames have more pixels are refused before they are decoded."
     )

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from relax_core.api.context import ModelSource
 from relax_core.api.errors import ConfigError
 from relax_core.api.model_files import preprocessor_config, tower_config
+from relax_vision.config import Limits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -120,3 +121,13 @@ def limit(processor: Mapping[str, Any], key: str, edge: str) -> int | None:
     """Pixels that a processor's settings name, in either of two ways."""
     size = processor.get("size") or {}
     return processor.get(key) or size.get(edge)
+
+
+def refuse_crossed(encoder: str, what: str, settings: Limits, fewest: float, most: float) -> None:
+    """``ConfigError`` where the limit of a setting lies beyond the other one, which the model's folder says."""
+    if fewest > most:
+        key = "min_tokens" if settings.min_tokens else "max_tokens"
+        raise ConfigError(
+            f"encoders: {encoder}: {key} {getattr(settings, key)}: the smallest {what} would have {fewest:g} "
+            f"placeholders and the largest {most:g}; the model's folder says the other limit"
+        )

@@ -10,7 +10,7 @@ from relax_core.api.errors import ConfigError
 from relax_core.api.media import MediaError
 from relax_core.api.model_files import preprocessor_config
 from relax_vision.config import VisionEncoderConfig
-from relax_vision.patching import Patching, limit, read_patching
+from relax_vision.patching import Patching, limit, read_patching, refuse_crossed
 
 MIN_TOKENS, MAX_TOKENS = 4, 1280
 """Limits where nobody says any; those of Qwen2-VL's processor."""
@@ -92,10 +92,5 @@ def _limits(processor: Mapping[str, Any], settings: VisionEncoderConfig, pixels:
     most = limit(processor, "max_pixels", "longest_edge") or MAX_TOKENS * pixels
     fewest = settings.min_tokens * pixels if settings.min_tokens else fewest
     most = settings.max_tokens * pixels if settings.max_tokens else most
-    if fewest > most:
-        key = "min_tokens" if settings.min_tokens else "max_tokens"
-        raise ConfigError(
-            f"encoders: vision: {key} {getattr(settings, key)}: the smallest image would have {fewest / pixels:g} "
-            f"placeholders and the largest {most / pixels:g}; the model's folder says the other limit"
-        )
+    refuse_crossed("vision", "image", settings, fewest / pixels, most / pixels)
     return fewest, most

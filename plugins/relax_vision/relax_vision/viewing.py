@@ -9,10 +9,9 @@ import numpy as np
 
 from relax_core.api.columns import IntArray
 from relax_core.api.context import ModelSource
-from relax_core.api.errors import ConfigError
 from relax_core.api.model_files import preprocessor_config
 from relax_vision.config import VideoEncoderConfig
-from relax_vision.patching import Patching, limit, read_patching
+from relax_vision.patching import Patching, limit, read_patching, refuse_crossed
 from relax_vision.sight import refuse_elongated, smart_resize
 
 MIN_TOKENS, MAX_TOKENS = 128, 768
@@ -128,12 +127,7 @@ def read_viewing(source: ModelSource | None, settings: VideoEncoderConfig) -> Vi
         fewest = settings.min_tokens * pixels
     if settings.max_tokens:
         most_of_each = settings.max_tokens * pixels
-    if fewest > most_of_each:
-        key = "min_tokens" if settings.min_tokens else "max_tokens"
-        raise ConfigError(
-            f"encoders: video: {key} {getattr(settings, key)}: the smallest frame would have {fewest / pixels:g} "
-            f"placeholders and the largest {most_of_each / pixels:g}; the model's folder says the other limit"
-        )
+    refuse_crossed("video", "frame", settings, fewest / pixels, most_of_each / pixels)
     return Viewing(
         patching=patching,
         seconds=SECONDS.get(model_type),

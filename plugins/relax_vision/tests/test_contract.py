@@ -1,6 +1,7 @@
 """The encoders keep the contract of all encoders, of every format and for each kind of vision tower."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from relax_core.testing.encoder import EncoderContract, array_file
 from relax_core.testing.models import TINY_MEDIA
 
 
-class TestVisionEncoder(EncoderContract):
+class SeenContract(EncoderContract):
+    """What towers of every kind see."""
+
     @pytest.fixture(scope="class", params=TINY_MEDIA)
     @classmethod
     def model(cls, request, folders):
@@ -24,6 +27,16 @@ class TestVisionEncoder(EncoderContract):
         cls.sees = load_language_model(ModelSource(folders[request.param]))
         return request.param
 
+    def seen(self, encoded: Encoded) -> Any:
+        """What the tower makes of a medium."""
+        raise NotImplementedError
+
+    def features(self, encoded: Encoded) -> int:
+        seen = self.seen(encoded).pooler_output
+        return len(seen[0] if isinstance(seen, list | tuple) else seen)
+
+
+class TestVisionEncoder(SeenContract):
     @pytest.fixture
     def encoder(self, model: str, make) -> VisionEncoder:
         self.made = make(model)
@@ -44,20 +57,12 @@ class TestVisionEncoder(EncoderContract):
             ]
         }
 
-    def features(self, encoded: Encoded) -> int:
+    def seen(self, encoded: Encoded) -> Any:
         inputs = self.made.inputs([encoded], "cpu")
-        seen = self.sees.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"]).pooler_output
-        return len(seen[0] if isinstance(seen, list | tuple) else seen)
+        return self.sees.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"])
 
 
-class TestVideoEncoder(EncoderContract):
-    @pytest.fixture(scope="class", params=TINY_MEDIA)
-    @classmethod
-    def model(cls, request, folders):
-        """A tower with real weights, however few."""
-        cls.sees = load_language_model(ModelSource(folders[request.param]))
-        return request.param
-
+class TestVideoEncoder(SeenContract):
     @pytest.fixture
     def encoder(self, model: str, make_video) -> VideoEncoder:
         self.made = make_video(model)
@@ -75,7 +80,6 @@ class TestVideoEncoder(EncoderContract):
             ]
         }
 
-    def features(self, encoded: Encoded) -> int:
+    def seen(self, encoded: Encoded) -> Any:
         inputs = self.made.inputs([encoded], "cpu")
-        seen = self.sees.get_video_features(inputs["pixel_values_videos"], inputs["video_grid_thw"]).pooler_output
-        return len(seen[0] if isinstance(seen, list | tuple) else seen)
+        return self.sees.get_video_features(inputs["pixel_values_videos"], inputs["video_grid_thw"])
