@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 import uuid
+import weakref
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -54,7 +55,10 @@ class Queue:
             lambda: self._client.initialize_storage_manager(backend, config.backend[backend]),
         )
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="transferqueue", daemon=True).start()
+        arguments = self._loop, self._client
+        threading.Thread(target=_serve, args=arguments, name="transferqueue", daemon=True).start()
+        # At exit the client ends itself.
+        weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop).atexit = False
 
     def put(self, rows: Mapping[str, Mapping[str, Array]]) -> None:
         """Puts rows of fields; each row may have other fields.
@@ -133,6 +137,14 @@ class Queue:
             ) from error
         except FAILURES as error:
             raise TransportError(f"transferqueue: {what}: {type(error).__name__}: {error}") from error
+
+
+def _serve(loop: asyncio.AbstractEventLoop, client: AsyncTransferQueueClient) -> None:
+    """Runs the calls of a queue until that is gone, and ends its client. Nobody else may hold the client: its own
+    finalizer would end ZeroMQ's context in whatever thread collects it, and wait there for sockets of this one."""
+    loop.run_forever()
+    client.close()
+    loop.close()
 
 
 def _tensor(values: Array) -> torch.Tensor:

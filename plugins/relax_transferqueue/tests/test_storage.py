@@ -1,5 +1,7 @@
 """What is in TransferQueue's storage units: as much as the run holds, and no more."""
 
+import gc
+import threading
 import time
 from typing import Any
 
@@ -68,3 +70,20 @@ def test_a_run_does_not_keep_what_one_of_its_name_left_behind(ends: Any) -> None
             assert time.monotonic() < deadline
             time.sleep(0.1)
     assert again.depth()["rows"] == rows_in_storage(run_id) == 0
+
+
+def test_a_connection_ends_in_its_own_thread_when_its_transport_is_gone(ends: Any) -> None:
+    transport = ends.make(attach=True)
+    transport.open(COLUMNS, (REWARDER, ACTOR))
+    add_group(transport, 0)
+    client, threads = transport._queue._client, []
+    close = client.close
+    client.close = lambda: (close(), threads.append(threading.current_thread().name))
+    del transport
+    gc.collect()
+    deadline = time.monotonic() + DEADLINE
+    while not threads:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert threads == ["transferqueue"]
+    assert client.zmq_context.closed
