@@ -23,6 +23,11 @@ def rank_name(front: str, rank: int) -> str:
     return f"{front}-{rank}"
 
 
+def process_name(name: str, life: int) -> str:
+    """Under which the cluster knows a rank in one of its lives: whoever has heard of a life finds no other."""
+    return f"{name}-life-{life}"
+
+
 def engine_name(number: int) -> str:
     """Name of an engine, and of the process that holds it."""
     return f"engine-{number}"

@@ -10,11 +10,11 @@ import ray
 from ray.actor import ActorHandle
 
 from relax_core.api.engine import Capability, Engine, GenerateRequest, Generation, Health
-from relax_core.api.errors import RelaxError
+from relax_core.api.errors import DeadlineExceeded, RelaxError
 from relax_core.api.weights import Acknowledgement, Bucket, Manifest
 from relax_core.fleet.member import MemberLost
 from relax_core.media.encoders import with_encoders
-from relax_core.runtimes.serve.assignment import Assignment
+from relax_core.runtimes.serve.assignment import Assignment, process_name
 from relax_core.runtimes.serve.proxies import StateClient
 from relax_core.runtimes.serve.spans import process_timeline
 from relax_core.transports.ray.calls import ActorLost, ActorUnavailable, acall, afind_actor
@@ -271,8 +271,8 @@ class RemoteEngine(Engine):
 
     async def _call(self, method: str, *arguments: Any, timeout: float | None = None) -> Any:
         while True:
-            actor = self._actor or await self._next()
             try:
+                actor = self._actor or await self._next()
                 return await acall(actor, method, *arguments, timeout=timeout or self._timeouts.weight_sync)
             except ActorUnavailable:
                 if not self._patient:
@@ -284,11 +284,17 @@ class RemoteEngine(Engine):
                     raise
 
     async def _next(self) -> ActorHandle:
-        """The rank, once it is in a life that this object has not seen end."""
+        """The rank, once it is in a life that this object has not seen end.
+
+        Raises:
+            ActorLost: That life has ended as well, or this object does not wait for it.
+            DeadlineExceeded: It has not begun in time.
+        """
         wait = self._start_timeout
         life: int = await self._state.ask("life", self._name, self._life, wait, wait=wait)
         if life <= self._life:
-            raise ActorLost(f"{self._name} is dead, and its next life has not begun within {wait:g} s")
+            late = DeadlineExceeded if self._patient else ActorLost
+            raise late(f"{self._name} is dead, and its next life has not begun within {wait:g} s")
         self._life = life
-        self._actor = await afind_actor(self._name, self._run_id)
+        self._actor = await afind_actor(process_name(self._name, life), self._run_id)
         return self._actor

@@ -11,7 +11,7 @@ import ray
 from relax_core.api.engine import Capability
 from relax_core.api.errors import DeadlineExceeded, RelaxError
 from relax_core.runtimes.serve.actors import CLOSE_SECONDS, kill_actor, start_actor
-from relax_core.runtimes.serve.assignment import Assignment
+from relax_core.runtimes.serve.assignment import Assignment, process_name
 from relax_core.runtimes.serve.device import accelerators_of
 from relax_core.runtimes.serve.engine import EngineRank
 from relax_core.runtimes.serve.proxies import StateClient
@@ -76,6 +76,7 @@ class Rank:
     name: str
     deaths: int = 0
     _actor: Any = None
+    _process: str = ""
     _serves: bool = False
     _replacement: asyncio.Task[None] | None = None
 
@@ -83,7 +84,8 @@ class Rank:
         """Starts the actor; returns when it serves, with what it can do."""
         run_id, accelerators = self.assignment.run_id, accelerators_of(self.assignment.device)
         options: dict[str, Any] = {"accelerators": accelerators, "max_concurrency": CALLS}
-        self._actor = start_actor(EngineRank, self.name, run_id, self.assignment, self.name, **options)
+        self._process = process_name(self.name, self._life)
+        self._actor = start_actor(EngineRank, self._process, run_id, self.assignment, self.name, **options)
         timeout = self.assignment.config.run.serve.start_timeout
         capabilities: frozenset[Capability] = await acall(self._actor, "start", timeout=timeout)
         self._serves = True
@@ -93,7 +95,7 @@ class Rank:
     async def announce(self) -> None:
         """Tells the state which life the rank is in, if it serves."""
         if self._serves:
-            await self.state.ask("alive", self.name, self.deaths + 1)
+            await self.state.ask("alive", self.name, self._life)
 
     async def abort(self) -> None:
         """Ends all requests that it has; a rank that is dead has none."""
@@ -122,6 +124,10 @@ class Rank:
             call(self._actor, "close", timeout=CLOSE_SECONDS)
         ray.kill(self._actor)
 
+    @property
+    def _life(self) -> int:
+        return self.deaths + 1
+
     async def _trouble(self) -> str:
         """Why it must be replaced, or nothing."""
         try:
@@ -143,7 +149,7 @@ class Rank:
             if self.deaths > allowed:
                 raise RelaxError(f"{self.name} died {self.deaths} times, serve.restarts is {allowed}; at last: {cause}")
             began, why = time.monotonic(), cause
-            await kill_actor(self._actor, self.name, self.assignment.run_id)
+            await kill_actor(self._actor, self._process, self.assignment.run_id)
             cause = ""
             try:
                 await self.start()

@@ -10,7 +10,7 @@ from ray.actor import ActorHandle
 
 from relax_core.api.errors import DeadlineExceeded, RelaxError
 from relax_core.runtimes.serve.actors import kill_actor, start_actor
-from relax_core.runtimes.serve.assignment import Assignment
+from relax_core.runtimes.serve.assignment import Assignment, process_name, rank_name
 from relax_core.runtimes.serve.device import accelerators_of
 from relax_core.runtimes.serve.model_ranks import BESIDE
 from relax_core.runtimes.serve.proxies import StateClient
@@ -31,7 +31,8 @@ class RankGroup:
     name: str
     kinds: tuple[type, ...]
     life: int = 0
-    """How often the ranks have begun to serve."""
+    """Which one they are in, or were in last."""
+    _serves: bool = False
     _ranks: list[ActorHandle] = field(default_factory=list)
 
     @property
@@ -41,19 +42,14 @@ class RankGroup:
         Raises:
             ActorLost: The ranks are being started anew.
         """
-        if not self._ranks:
+        if not self._serves:
             raise ActorLost(f"{self.leader_name}: is being started")
         return self._ranks[0]
 
     @property
     def leader_name(self) -> str:
         """Under which the state knows the life of the ranks."""
-        return self._name_of(0)
-
-    @property
-    def others(self) -> list[ActorHandle]:
-        """All ranks but the first."""
-        return self._ranks[1:]
+        return rank_name(self.name, 0)
 
     async def announce(self, state: StateClient) -> None:
         """Tells the state which life the ranks are in."""
@@ -70,10 +66,11 @@ class RankGroup:
         """
         assignment = self.assignment
         meeting = assignment.directory / f"{self.name}-ranks-{time.time_ns()}"
+        self.life += 1
         self._ranks = [
             start_actor(
                 kind,
-                self._name_of(rank),
+                self._process_of(rank),
                 assignment.run_id,
                 *(assignment, rank, meeting),
                 accelerators=accelerators_of(assignment.device),
@@ -84,26 +81,26 @@ class RankGroup:
         timeout = assignment.config.run.serve.start_timeout
         await asyncio.gather(*(acall(rank, "start", loaded, timeout=timeout) for rank in self._ranks))
         meeting.unlink(missing_ok=True)
-        await acall(self.leader, "lead", self.others, *lead, timeout=timeout)
-        self.life += 1
+        await acall(self._ranks[0], "lead", self._ranks[1:], *lead, timeout=timeout)
+        self._serves = True
 
     async def lost(self) -> RelaxError | None:
         """Why the group cannot go on: a rank is dead, or has not answered in time although it answers beside work."""
         timeout = self.assignment.config.run.serve.rank_timeout
-        if not self._ranks:
+        if not self._serves:
             return RelaxError(f"{self.name}: was not started to the end")
         pings = [acall(rank, "ping", timeout=timeout) for rank in self._ranks]
         for rank, answer in enumerate(await asyncio.gather(*pings, return_exceptions=True)):
             if isinstance(answer, (ActorLost, DeadlineExceeded)):
-                return RelaxError(f"{self._name_of(rank)}: {answer}")
+                return RelaxError(f"{rank_name(self.name, rank)}: {answer}")
             if isinstance(answer, BaseException):
                 raise answer
         return None
 
     async def kill(self) -> None:
         """Kills every rank, also one that stands still; returns when their names are free."""
-        ranks, self._ranks = self._ranks, []
-        killed = (kill_actor(rank, self._name_of(place), self.assignment.run_id) for place, rank in enumerate(ranks))
+        ranks, self._ranks, self._serves = self._ranks, [], False
+        killed = (kill_actor(rank, self._process_of(place), self.assignment.run_id) for place, rank in enumerate(ranks))
         await asyncio.gather(*killed)
 
     def stop(self) -> None:
@@ -111,5 +108,5 @@ class RankGroup:
         for rank in self._ranks:
             ray.kill(rank)
 
-    def _name_of(self, rank: int) -> str:
-        return f"{self.name}-{rank}"
+    def _process_of(self, rank: int) -> str:
+        return process_name(rank_name(self.name, rank), self.life)

@@ -15,7 +15,7 @@ from relax_core.api.trainer import Sums
 from relax_core.api.transport import Lease
 from relax_core.dataflow.batching import UpdatePlan
 from relax_core.roles.ranks import Ranks
-from relax_core.runtimes.serve.assignment import Assignment, rank_name
+from relax_core.runtimes.serve.assignment import Assignment, process_name, rank_name
 from relax_core.runtimes.serve.proxies import StateClient
 from relax_core.transports.ray.calls import ActorLost, acall, call, find_actor
 
@@ -113,5 +113,5 @@ class RemoteRanks(Ranks):
         if life <= self._life:
             raise DeadlineExceeded(f"{self._name} was lost and did not serve again within {wait:g} s")
         self._life = life
-        self._leader = find_actor(self._name, self._run_id)
+        self._leader = find_actor(process_name(self._name, life), self._run_id)
         return self._leader

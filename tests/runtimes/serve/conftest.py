@@ -89,13 +89,22 @@ class Started:
         """What the sinks were told so far."""
         return [json.loads(line) for line in (self.path / "events.jsonl").read_text().splitlines()]
 
-    def rank(self, name: str) -> int:
-        """Process of a rank."""
-        import ray
+    def actor(self, name: str) -> Any:
+        """The actor of that name; of a rank, in its newest life."""
+        from ray.util import list_named_actors
 
+        from relax_core.runtimes.serve.assignment import process_name
         from relax_core.transports.ray.calls import find_actor
 
-        return int(ray.get(find_actor(name, self.name).__ray_call__.remote(lambda self: os.getpid()), timeout=DEADLINE))
+        there = {each["name"] for each in list_named_actors(all_namespaces=True) if each["namespace"] == self.name}
+        lives = [life for life in range(1, 100) if process_name(name, life) in there]
+        return find_actor(process_name(name, lives[-1]) if lives else name, self.name)
+
+    def rank(self, name: str) -> int:
+        """Process of an actor."""
+        import ray
+
+        return int(ray.get(self.actor(name).__ray_call__.remote(lambda self: os.getpid()), timeout=DEADLINE))
 
     def front(self, name: str) -> int:
         """Process of a front."""

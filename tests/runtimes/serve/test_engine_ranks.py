@@ -45,8 +45,9 @@ class Cluster:
     async def acall(self, actor: str, method: str, *arguments: Any, timeout: float = 0.0) -> Any:
         if method == "start":
             await self.may_start.wait()
-            if self.failures.get(actor):
-                raise self.failures[actor].pop()
+            rank, _, _ = actor.partition("-life-")
+            if self.failures.get(rank):
+                raise self.failures[rank].pop()
             return frozenset()
         if actor in self.dead:
             raise ActorLost(f"{actor} is dead")
@@ -82,30 +83,30 @@ async def until(look: Callable[[], Awaitable[None]], condition: Callable[[], boo
 async def test_a_dead_engine_is_replaced_beside_the_others(cluster: Cluster, ranks: EngineRanks) -> None:
     assert cluster.told == [("alive", "engine-0", 1), ("alive", "engine-1", 1)]
     cluster.may_start.clear()
-    cluster.dead |= {"engine-0"}
-    await until(ranks.look, lambda: cluster.started.count("engine-0") == 2)
-    cluster.dead |= {"engine-1"}
-    await until(ranks.look, lambda: cluster.started.count("engine-1") == 2)
+    cluster.dead |= {"engine-0-life-1"}
+    await until(ranks.look, lambda: "engine-0-life-2" in cluster.started)
+    cluster.dead |= {"engine-1-life-1"}
+    await until(ranks.look, lambda: "engine-1-life-2" in cluster.started)
     assert len(cluster.told) == 2, "both are still starting"
     cluster.may_start.set()
     await until(ranks.look, lambda: len(cluster.told) == 6)
     for name in ("engine-0", "engine-1"):
         assert [each for each in cluster.told[2:] if each[1] == name] == [
             ("alive", name, 2),
-            ("restarted", name, f"{name} is dead"),
+            ("restarted", name, f"{name}-life-1 is dead"),
         ]
 
 
 async def test_a_life_that_fails_at_its_start_counts(cluster: Cluster, ranks: EngineRanks) -> None:
     cluster.failures["engine-1"] = [WeightSyncError("the newest weights do not arrive")]
-    cluster.dead |= {"engine-1"}
+    cluster.dead |= {"engine-1-life-1"}
     await until(ranks.look, lambda: ("alive", "engine-1", 3) in cluster.told)
     assert ("restarted", "engine-1", "the newest weights do not arrive") in cluster.told
 
 
 async def test_an_engine_that_dies_too_often_ends_the_run(cluster: Cluster, ranks: EngineRanks) -> None:
     cluster.failures["engine-0"] = [ActorLost(f"death {number}") for number in (3, 2)]
-    cluster.dead |= {"engine-0"}
+    cluster.dead |= {"engine-0-life-1"}
     with pytest.raises(RelaxError, match=r"engine-0 died 3 times, serve.restarts is 2; at last: death 3"):
         await until(ranks.look, lambda: False)
 

@@ -10,7 +10,7 @@ import pytest
 from relax_core.checkpoint.run_directory import RunDirectory
 from relax_core.config.load import RunConfig
 from relax_core.runtimes.local import run_local
-from relax_core.transports.ray.calls import ActorLost, find_actor
+from relax_core.transports.ray.calls import ActorLost
 from tests.runtimes.conftest import Finished
 from tests.runtimes.serve.conftest import DEADLINE, Start, Started, until
 from tests.runtimes.serve.test_serve import check_ledger, writing_reward
@@ -52,8 +52,8 @@ def serves_again(run: Started, name: str, dead: int) -> bool:
     import ray
 
     try:
-        told = find_actor("state", run.name).__ray_call__.remote(lambda state: dict(state._engines))
-        health, _ = ray.get(find_actor(name, run.name).health.remote(), timeout=DEADLINE)
+        told = run.actor("state").__ray_call__.remote(lambda state: dict(state._engines))
+        health, _ = ray.get(run.actor(name).health.remote(), timeout=DEADLINE)
         version = ray.get(told, timeout=DEADLINE)[f"engine/{name}/version"]
         return run.rank(name) != dead and version == health.version > 1
     except (ActorLost, ray.exceptions.RayError):
