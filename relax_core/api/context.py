@@ -20,12 +20,14 @@ class ModelSource:
         dtype: Compute dtype, ``float32`` or ``bfloat16``; trainers keep float32 master weights either way.
         trust_remote_code: Whether code shipped with the model may run.
         attention: transformers' ``attn_implementation``.
+        tokenizer: Class of its tokenizer, ``module:name``, where that is known already.
     """
 
     path: Path
     dtype: str = "float32"
     trust_remote_code: bool = False
     attention: str = "sdpa"
+    tokenizer: str = ""
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import AutoConfig, AutoTokenizer
-
 from relax_core.api.context import ModelSource
 from relax_core.api.media import KINDS, Kind
 from relax_core.models.loading import loading
+from relax_core.models.tokenizer import load_tokenizer
 
 VISION = ("vision_start_token_id", "vision_bos_token"), ("vision_end_token_id", "vision_eos_token")
 AUDIO = ("audio_start_token_id", "audio_bos_token"), ("audio_end_token_id", "audio_eos_token")
@@ -43,6 +42,8 @@ def media_tokens(source: ModelSource) -> Mapping[Kind, MediaTokens]:
     Raises:
         ConfigError: The folder cannot be read.
     """
+    from transformers import AutoConfig  # and with it PyTorch, which text needs only where a model is
+
     with loading(source.path):
         config = thinker_config(AutoConfig.from_pretrained(source.path, trust_remote_code=source.trust_remote_code))
     kinds = [
@@ -51,7 +52,7 @@ def media_tokens(source: ModelSource) -> Mapping[Kind, MediaTokens]:
     if not kinds:
         return {}
     with loading(source.path):
-        tokenizer = AutoTokenizer.from_pretrained(source.path, trust_remote_code=source.trust_remote_code)
+        tokenizer = load_tokenizer(source)
     return {kind: _tokens(kind, config, tokenizer) for kind in kinds}
 
 

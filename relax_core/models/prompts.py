@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from transformers import AutoTokenizer
-
 from relax_core.api.context import ModelSource
 from relax_core.api.errors import ConfigError
 from relax_core.api.media import Encoded, Kind, MediaError, Prompt
 from relax_core.api.rows import Task
 from relax_core.media.marks import MARK, messages_of, references
 from relax_core.models.media_tokens import MediaTokens
+from relax_core.models.tokenizer import load_tokenizer
 
 PromptFormat = Literal["auto", "text", "chat"]
 
@@ -34,7 +33,7 @@ class PromptCodec:
         prompt_format: PromptFormat = "auto",
         media_tokens: Mapping[Kind, MediaTokens] | None = None,
     ) -> None:
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
+        self.tokenizer: Any = load_tokenizer(model)
         self.prompt_format = prompt_format
         if prompt_format == "chat" and not self.tokenizer.chat_template:
             raise ConfigError(f"prompt.format: 'chat' needs a chat template, and {model.path} has none; use 'text'")

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from transformers import AutoTokenizer
-
 from relax_core.api.context import ModelSource
 from relax_core.api.errors import ConfigError
 from relax_core.models.loading import loading
+from relax_core.models.tokenizer import load_tokenizer
 
 
 def require_same_vocabulary(tokenizer: Any, teacher: ModelSource) -> None:
@@ -22,7 +21,7 @@ def require_same_vocabulary(tokenizer: Any, teacher: ModelSource) -> None:
         ConfigError: Names the first id that differs.
     """
     with loading(teacher.path):
-        other = AutoTokenizer.from_pretrained(teacher.path, trust_remote_code=teacher.trust_remote_code)
+        other = load_tokenizer(teacher)
     ours, theirs = _by_id(tokenizer), _by_id(other)
     different = sorted(index for index in {*ours, *theirs} if ours.get(index) != theirs.get(index))
     if different:

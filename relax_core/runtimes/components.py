@@ -18,7 +18,6 @@ from relax_core.media.filed import FiledMedia
 from relax_core.media.pool import MediaPool
 from relax_core.media.prompts import MediaPrompts
 from relax_core.media.sources import Sources
-from relax_core.models.initialise import initialise_model
 from relax_core.models.loading import loading
 from relax_core.models.media_tokens import media_tokens
 from relax_core.models.prompts import PromptCodec
@@ -42,7 +41,7 @@ class Builder:
 
     Args:
         config: The run's configuration.
-        context: Context without a model.
+        context: Of the run. A model that it names may tell what is known of that folder.
         tell: Is told ``(name, message)`` of what happened to tasks.
     """
 
@@ -52,8 +51,9 @@ class Builder:
 
     def model_source(self, path: Path) -> ModelSource:
         """The run's model settings for a folder."""
-        model = self.config.run.model
-        return ModelSource(path, model.dtype, model.trust_remote_code, model.attention)
+        model, known = self.config.run.model, self.context.model
+        tokenizer = known.tokenizer if known is not None and known.path == path else ""
+        return ModelSource(path, model.dtype, model.trust_remote_code, model.attention, tokenizer)
 
     def initial_model(self) -> Path:
         """The folder of the initial policy; made when the configuration gives ``model.init``."""
@@ -61,6 +61,8 @@ class Builder:
         if model.folder is not None:
             return model.folder
         assert model.init is not None
+        from relax_core.models.initialise import initialise_model
+
         return initialise_model(self.context.directory / MODEL, model.init, model.tokenizer, self.context.seed)
 
     def first_policy(self) -> Path:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import AutoTokenizer
 
 from relax_core.api.context import ModelSource
 from relax_core.api.errors import TrainingError
 from relax_core.api.model_files import PREPROCESSOR_FILES
+from relax_core.models.tokenizer import load_tokenizer
 
 TENSORS = "optimizer.safetensors"
 STATE = "optimizer.json"
@@ -22,7 +22,7 @@ STATE = "optimizer.json"
 def save_preprocessing(directory: Path, source: ModelSource) -> None:
     """Writes what makes inputs of a prompt and its media: the tokenizer of ``source``, and the settings of its
     preprocessors."""
-    tokenizer = AutoTokenizer.from_pretrained(source.path, trust_remote_code=source.trust_remote_code)
+    tokenizer = load_tokenizer(source)
     tokenizer.save_pretrained(directory)
     for name in PREPROCESSOR_FILES:
         if (source.path / name).exists():

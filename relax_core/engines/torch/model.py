@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer
 
 from relax_core.api.context import ModelSource
 from relax_core.api.encoder import Encoder
@@ -16,6 +15,7 @@ from relax_core.api.errors import ConfigError
 from relax_core.models.load import load_language_model
 from relax_core.models.media_inputs import MediaInputs
 from relax_core.models.media_tokens import media_tokens
+from relax_core.models.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def _end_ids(configs: Sequence[Any]) -> frozenset[int]:
 def _tokenizer(source: ModelSource) -> Any:
     """The folder's tokenizer, or ``None``: ids can be sampled without one."""
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(source.path, trust_remote_code=source.trust_remote_code)
+        tokenizer = load_tokenizer(source)
     except (OSError, ValueError):
         return None
     # for a folder without one, transformers may make up a tokenizer of special tokens alone

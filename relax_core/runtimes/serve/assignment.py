@@ -54,6 +54,7 @@ class Assignment:
         directory: The run's folder, absolute.
         device: Of every rank.
         model: Folder of the policy at the start of the stage.
+        tokenizer: Class of its tokenizer; see :class:`relax_core.api.context.ModelSource`.
         updates: Optimizer steps of the stage.
         versions: Of what is installed where the controller is, by distribution.
         working_directory: Where the run was started: relative paths of the configuration begin there.
@@ -65,6 +66,7 @@ class Assignment:
     directory: Path
     device: str
     model: Path
+    tokenizer: str
     updates: int
     versions: Mapping[str, str]
     working_directory: Path
@@ -125,7 +127,7 @@ class Assignment:
     def model_source(self) -> ModelSource:
         """The policy at the start of the stage."""
         model = self.config.run.model
-        return ModelSource(self.model, model.dtype, model.trust_remote_code, model.attention)
+        return ModelSource(self.model, model.dtype, model.trust_remote_code, model.attention, self.tokenizer)
 
     def transport(self, count: Callable[[str, int], None]) -> Transport:
         """This process's end of the run's transport."""

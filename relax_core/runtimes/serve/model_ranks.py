@@ -2,11 +2,14 @@
 
 A front may be killed between any two of its calls. Did it call every rank itself, some would have been called and wait
 in a collective for the others for ever.
+
+Whoever calls a rank loads its class: what the rank itself computes with is imported where it starts.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import ray
 from ray.actor import ActorHandle
@@ -16,15 +19,15 @@ from relax_core.api.trainer import Trainer
 from relax_core.api.transport import Lease
 from relax_core.dataflow.batching import UpdatePlan
 from relax_core.dataflow.plan import FROZEN
-from relax_core.roles.objective import Objective
-from relax_core.roles.seen_logprobs import SeenLogprobs
-from relax_core.roles.training import TrainingRank
 from relax_core.runtimes.components import Builder
 from relax_core.runtimes.serve.assignment import Assignment, rank_name
-from relax_core.runtimes.serve.device import prepare_device
 from relax_core.runtimes.serve.proxies import StateClient
 from relax_core.runtimes.serve.spans import process_timeline
 from relax_core.transports.ray.calls import gather
+
+if TYPE_CHECKING:
+    from relax_core.roles.seen_logprobs import SeenLogprobs
+    from relax_core.roles.training import TrainingRank
 
 BESIDE = "beside"
 """Concurrency group of what a rank answers while it works."""
@@ -50,6 +53,9 @@ class ModelRank:
 
     def _prepare(self, front: str) -> None:
         """This process, and what all its models share."""
+        from relax_core.roles.objective import Objective
+        from relax_core.runtimes.serve.device import prepare_device
+
         assignment = self._assignment
         self._timeline = process_timeline(assignment.directory, rank_name(front, self._rank))
         prepare_device(assignment)
@@ -83,10 +89,12 @@ class ModelRank:
         role: str,
         trainer: Trainer,
         temperature: float | None = None,
-        seen: SeenLogprobs | None = None,
+        seen: "SeenLogprobs | None" = None,
         lender: Trainer | None = None,
-    ) -> TrainingRank:
+    ) -> "TrainingRank":
         """A model for a role, at its own temperature or that of the policy."""
+        from relax_core.roles.training import TrainingRank
+
         self._models[role] = TrainingRank(
             self._assignment.plan,
             trainer,

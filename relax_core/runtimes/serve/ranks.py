@@ -1,4 +1,7 @@
-"""The ranks of the trainer: they make whole updates together, and the first of them publishes and saves."""
+"""The ranks of the trainer: they make whole updates together, and the first of them publishes and saves.
+
+As in :mod:`relax_core.runtimes.serve.model_ranks`, what they compute with is imported where they start.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -6,30 +9,27 @@ from datetime import timedelta
 from functools import reduce
 from operator import add, or_
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch.distributed
 from ray.actor import ActorHandle
 
 from relax_core.api.columns import ColumnSpec
 from relax_core.api.trainer import Sums, Trainer
 from relax_core.api.transport import Lease
 from relax_core.dataflow.batching import UpdatePlan
-from relax_core.roles.seen_logprobs import SeenLogprobs
 from relax_core.runtimes.components import Builder
-from relax_core.runtimes.publishing import make_publisher, open_service
-from relax_core.runtimes.serve.device import accelerators_of
 from relax_core.runtimes.serve.engine import RemoteEngine
 from relax_core.runtimes.serve.model_ranks import ModelRank
-from relax_core.runtimes.serve.publications import RankPublications
 from relax_core.runtimes.serve.recovery import TrainerPoint, recovery_points
 from relax_core.runtimes.serve.together import TogetherTrainer
 from relax_core.runtimes.serve.updates import MadeUpdates
-from relax_core.runtimes.shared_device import Device, SharedDevice
 from relax_core.transports.ray.calls import gather
 from relax_core.weights.probe import Probe
+
+if TYPE_CHECKING:
+    from relax_core.roles.seen_logprobs import SeenLogprobs
 
 
 class TrainerRank(ModelRank):
@@ -48,16 +48,26 @@ class TrainerRank(ModelRank):
             self.trainer.load(policy)
         self._models["actor_fwd"] = self._hold("actor", self.trainer, seen=self._seen())
         # On the host all have their memory at once, and nothing would be freed.
-        self._load_frozen("actor", self.trainer if accelerators_of(assignment.device) else None)
+        self._load_frozen("actor", self.trainer if self._accelerated else None)
 
-    def _seen(self) -> SeenLogprobs | None:
+    @property
+    def _accelerated(self) -> bool:
+        from relax_core.runtimes.serve.device import accelerators_of
+
+        return accelerators_of(self._assignment.device) > 0
+
+    def _seen(self) -> "SeenLogprobs | None":
+        from relax_core.roles.seen_logprobs import SeenLogprobs
+
         every = self._assignment.config.run.record.every
         return SeenLogprobs(every, self._assignment.plan.updates_per_batch) if every else None
 
     def _join(self) -> None:
+        import torch.distributed
+
         # All ranks are on this machine: nothing else need hear them.
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        backend = "nccl" if accelerators_of(self._assignment.device) else "gloo"
+        backend = "nccl" if self._accelerated else "gloo"
         torch.distributed.init_process_group(
             backend,
             init_method=f"file://{self._meeting}",
@@ -101,6 +111,10 @@ class LeadingRank(TrainerRank):
             unpublished: Whether these weights were not.
             probe: Of what is published.
         """
+        from relax_core.runtimes.publishing import make_publisher, open_service
+        from relax_core.runtimes.serve.publications import RankPublications
+        from relax_core.runtimes.shared_device import Device, SharedDevice
+
         context = self._assignment.context(self._state.count)
         engines = {name: RemoteEngine(self._assignment, self._state, name) for name in self._assignment.engines}
         sync = self._assignment.config.weight_sync.build(context)

@@ -15,6 +15,8 @@ from relax_core.checkpoint.run_directory import RunDirectory
 from relax_core.checkpoint.store import Checkpoint
 from relax_core.config.load import RunConfig
 from relax_core.metrics.timeline import Timeline
+from relax_core.models.prompts import PromptCodec
+from relax_core.models.tokenizer import tokenizer_class
 from relax_core.runtimes.components import check_capabilities
 from relax_core.runtimes.evaluation import open_evaluators
 from relax_core.runtimes.length import crossed
@@ -108,6 +110,7 @@ class ServeRun(Run):
         return MemoryTransport(MemoryTransportConfig())
 
     async def _train(self, path: Path, version: int, stack: AsyncExitStack) -> None:
+        codec = make_codec(self.builder, path.resolve(), self.plan)
         assignment = Assignment(
             self.config,
             self.plan,
@@ -115,11 +118,12 @@ class ServeRun(Run):
             self.directory.path.resolve(),
             self.context.device,
             path.resolve(),
+            tokenizer_class(codec.tokenizer),
             self.updates,
             versions(self.config),
             Path.cwd(),
         )
-        await self._start(assignment, version, stack)
+        await self._start(assignment, codec, version, stack)
         while True:
             try:
                 await self._until_done()
@@ -127,7 +131,7 @@ class ServeRun(Run):
             except StageLost as loss:
                 await self._go_back(loss)
 
-    async def _start(self, assignment: Assignment, version: int, stack: AsyncExitStack) -> None:
+    async def _start(self, assignment: Assignment, codec: PromptCodec, version: int, stack: AsyncExitStack) -> None:
         serve = self.config.run.serve
         self._restarts = Restarts(serve.restarts, serve.restarts_together, self.hub.event, self.hub.count)
         self._points = self._first_point(stack)
@@ -138,7 +142,6 @@ class ServeRun(Run):
         if self.checkpoint is not None:
             self._continue(self.checkpoint)
         self._boundaries = Boundaries(Boundary(self._points.start.update, False, state("checkpoint")))
-        codec = make_codec(self.builder, assignment.model, self.plan)
         prompts = open_prompts(self.builder, assignment.model, codec, stack)
         probe = await make_probe(self.config, prompts, self.dataset)
         capabilities = await supervisor.start_ranks(self._points.start, version, probe)

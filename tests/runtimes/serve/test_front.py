@@ -69,7 +69,7 @@ def test_a_front_leaves_when_its_run_is_gone(monkeypatch: pytest.MonkeyPatch, lo
     assert module.GONE_SECONDS < now - seen < 30
 
 
-@pytest.mark.parametrize("name", ["front", "state", "roles", "remote_ranks", "assignment"])
+@pytest.mark.parametrize("name", ["front", "state", "roles", "remote_ranks", "assignment", "ranks", "engine"])
 def test_what_every_front_loads_is_without_torch(name: str) -> None:
     code = f"import sys, relax_core.runtimes.serve.{name}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

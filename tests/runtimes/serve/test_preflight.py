@@ -64,7 +64,7 @@ def test_a_process_with_another_version_refuses_to_work(configure: Configure, tm
     config, run = configure("process", **SERVE)
     expected = versions(config)
     assignment = Assignment(
-        config, config.plan(), "process", run.path.resolve(), "cpu", tmp_path, 1, expected, Path.cwd()
+        config, config.plan(), "process", run.path.resolve(), "cpu", tmp_path, "", 1, expected, Path.cwd()
     )
 
     class Rank:

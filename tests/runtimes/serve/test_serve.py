@@ -88,6 +88,9 @@ def _resumed(configure: Callable[..., Any], served: Finished) -> Finished:
 def test_without_a_budget_a_dead_rank_ends_the_run_and_says_so(start: Start) -> None:
     run = start("rank", "updates=1000", "serve.restarts=0")
     run.trained(4)
+    for front in ("rollout", "reward", "advantages", "actor"):
+        loaded = [each.path for each in psutil.Process(run.front(front)).memory_maps()]
+        assert loaded and not any("libtorch" in path for path in loaded), f"{front} holds no model"
     os.kill(run.rank("actor-1"), signal.SIGKILL)
     with pytest.raises(
         RelaxError, match=r"actor was lost 1 times, serve\.restarts is 0; the last time: actor-1: .*dead"
