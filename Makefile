@@ -25,7 +25,8 @@ endif
 INSTALL = $(VENV)/bin/uv pip install --python $(VENV)/bin/python $(TORCH_FROM) -c constraints.txt -b constraints.txt
 PROJECTS := pyproject.toml $(wildcard plugins/*/pyproject.toml)
 EDITABLE := -e . $(patsubst %/pyproject.toml,-e %,$(wildcard plugins/*/pyproject.toml))
-PYTEST = OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 $(VENV)/bin/pytest -n 2 --dist loadfile
+PYTEST_OF = OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 $(1)/bin/pytest -n 2 --dist loadfile
+PYTEST = $(call PYTEST_OF,$(VENV))
 
 .PHONY: quickstart test test-slow test-backends lint bench
 
@@ -38,12 +39,11 @@ test: $(VENV)/.develop
 test-slow: $(VENV)/.develop
 	$(PYTEST) -m slow
 
-# One process at a time: an engine or a group of ranks fills both cores.
 test-backends: $(BACKENDS)/.backends
-	OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 $(BACKENDS)/bin/pytest plugins/relax_algos/tests/parity
-	OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 $(BACKENDS)/bin/pytest plugins/relax_megatron
-	OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 $(BACKENDS)/bin/pytest plugins/relax_vllm
-	OMP_NUM_THREADS=1 GOMP_SPINCOUNT=0 $(BACKENDS)/bin/pytest plugins/relax_transferqueue
+	$(call PYTEST_OF,$(BACKENDS)) plugins/relax_algos/tests/parity
+	$(call PYTEST_OF,$(BACKENDS)) plugins/relax_megatron
+	$(call PYTEST_OF,$(BACKENDS)) plugins/relax_vllm
+	$(call PYTEST_OF,$(BACKENDS)) plugins/relax_transferqueue
 
 lint: $(VENV)/.develop
 	$(VENV)/bin/ruff check .
