@@ -271,9 +271,11 @@ class RemoteEngine(Engine):
 
     async def _call(self, method: str, *arguments: Any, timeout: float | None = None) -> Any:
         while True:
+            if self._actor is None:
+                await self._next_life()
             try:
-                actor = self._actor or await self._next()
-                return await acall(actor, method, *arguments, timeout=timeout or self._timeouts.weight_sync)
+                self._actor = self._actor or await afind_actor(process_name(self._name, self._life), self._run_id)
+                return await acall(self._actor, method, *arguments, timeout=timeout or self._timeouts.weight_sync)
             except ActorUnavailable:
                 if not self._patient:
                     raise
@@ -283,12 +285,12 @@ class RemoteEngine(Engine):
                 if not self._patient:
                     raise
 
-    async def _next(self) -> ActorHandle:
-        """The rank, once it is in a life that this object has not seen end.
+    async def _next_life(self) -> None:
+        """Returns when the rank is in a life that this object has not seen end.
 
         Raises:
-            ActorLost: That life has ended as well, or this object does not wait for it.
-            DeadlineExceeded: It has not begun in time.
+            ActorLost: It is in none, and this object does not wait for one; or the state of the run is gone.
+            DeadlineExceeded: None has begun in time.
         """
         wait = self._start_timeout
         life: int = await self._state.ask("life", self._name, self._life, wait, wait=wait)
@@ -296,5 +298,3 @@ class RemoteEngine(Engine):
             late = DeadlineExceeded if self._patient else ActorLost
             raise late(f"{self._name} is dead, and its next life has not begun within {wait:g} s")
         self._life = life
-        self._actor = await afind_actor(process_name(self._name, life), self._run_id)
-        return self._actor

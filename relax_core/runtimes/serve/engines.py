@@ -15,6 +15,7 @@ from relax_core.runtimes.serve.assignment import Assignment, process_name
 from relax_core.runtimes.serve.device import accelerators_of
 from relax_core.runtimes.serve.engine import EngineRank
 from relax_core.runtimes.serve.proxies import StateClient
+from relax_core.runtimes.serve.restarts import Restarts
 from relax_core.transports.ray.calls import ActorLost, acall, call
 
 CALLS = 2**14
@@ -26,11 +27,12 @@ class EngineRanks:
 
     Args:
         assignment: What the run does.
-        state: Is told who lives, and who was started again.
+        state: Is told who lives.
+        restarts: What is lost is counted there.
     """
 
-    def __init__(self, assignment: Assignment, state: StateClient) -> None:
-        self._ranks = [Rank(assignment, state, name) for name in assignment.engines]
+    def __init__(self, assignment: Assignment, state: StateClient, restarts: Restarts) -> None:
+        self._ranks = [Rank(assignment, state, restarts, name) for name in assignment.engines]
 
     async def start(self) -> frozenset[Capability]:
         """Starts all ranks; returns when they serve, with what they can do."""
@@ -41,7 +43,7 @@ class EngineRanks:
         """Asks all whether they go on. One that is dead, hangs or is not healthy is replaced beside the others.
 
         Raises:
-            RelaxError: One died too often.
+            TooManyLosses: One died too often, or too much did.
         """
         await asyncio.gather(*(rank.look() for rank in self._ranks))
 
@@ -68,13 +70,15 @@ class Rank:
     Args:
         assignment: What the run does.
         state: Is told when it lives.
+        restarts: Its deaths are counted there.
         name: Of the engine.
     """
 
     assignment: Assignment
     state: StateClient
+    restarts: Restarts
     name: str
-    deaths: int = 0
+    _life: int = 1
     _actor: Any = None
     _process: str = ""
     _serves: bool = False
@@ -93,9 +97,11 @@ class Rank:
         return capabilities
 
     async def announce(self) -> None:
-        """Tells the state which life the rank is in, if it serves."""
+        """Tells the state which life the rank is in, if it serves. One that is gone has no use for it: whoever starts
+        another has all ranks announced."""
         if self._serves:
-            await self.state.ask("alive", self.name, self._life)
+            with suppress(ActorLost):
+                await self.state.ask("alive", self.name, self._life)
 
     async def abort(self) -> None:
         """Ends all requests that it has; a rank that is dead has none."""
@@ -124,10 +130,6 @@ class Rank:
             call(self._actor, "close", timeout=CLOSE_SECONDS)
         ray.kill(self._actor)
 
-    @property
-    def _life(self) -> int:
-        return self.deaths + 1
-
     async def _trouble(self) -> str:
         """Why it must be replaced, or nothing."""
         try:
@@ -140,14 +142,12 @@ class Rank:
         """Starts it anew, again if it dies or fails while it starts.
 
         Raises:
-            RelaxError: It died too often.
+            TooManyLosses: It died too often, or too much did.
         """
-        allowed = self.assignment.config.run.serve.restarts
         while cause:
-            self.deaths += 1
+            self.restarts.spend(self.name, cause)
+            self._life += 1
             self._serves = False
-            if self.deaths > allowed:
-                raise RelaxError(f"{self.name} died {self.deaths} times, serve.restarts is {allowed}; at last: {cause}")
             began, why = time.monotonic(), cause
             await kill_actor(self._actor, self._process, self.assignment.run_id)
             cause = ""
@@ -155,4 +155,4 @@ class Rank:
                 await self.start()
             except RelaxError as error:
                 cause = str(error)
-            await self.state.ask("restarted", self.name, why, time.monotonic() - began)
+            self.restarts.done(self.name, why, time.monotonic() - began)

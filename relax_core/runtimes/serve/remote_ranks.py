@@ -53,7 +53,8 @@ class RemoteRanks(Ranks):
         self._applied = 0
         self._life = 0
         self._leader: ActorHandle | None = None
-        self.prefers_groups = call(self._next(), "prefers_groups")
+        self._next_life()
+        self.prefers_groups = call(self._find(), "prefers_groups")
 
     async def accumulate(self, lease: Lease, update: UpdatePlan, number: int, first: bool) -> None:
         before = (number - 1) // self._per_batch * self._per_batch
@@ -90,8 +91,10 @@ class RemoteRanks(Ranks):
 
     async def _call(self, method: str, *arguments: Any, again: tuple[Any, ...] | None = None) -> Any:
         while True:
+            if self._leader is None:
+                await asyncio.to_thread(self._next_life)
             try:
-                leader = self._leader or await self._repeat_batch(await asyncio.to_thread(self._next))
+                leader = self._leader or await self._repeat_batch(await asyncio.to_thread(self._find))
                 return await acall(leader, method, *arguments, timeout=self._timeout)
             except ActorLost:
                 self._leader = None
@@ -106,12 +109,20 @@ class RemoteRanks(Ranks):
                 await acall(leader, made.method, *made.arguments, timeout=self._timeout)
         return leader
 
-    def _next(self) -> ActorHandle:
-        """The first rank, once the ranks are in a life that this object has not seen end."""
+    def _next_life(self) -> None:
+        """Returns when the ranks are in a life that this object has not seen end.
+
+        Raises:
+            ActorLost: The state of the run is gone.
+            DeadlineExceeded: None has begun in time.
+        """
         wait = self._start_timeout
         life: int = self._state("life", self._name, self._life, wait, wait=wait)
         if life <= self._life:
             raise DeadlineExceeded(f"{self._name} was lost and did not serve again within {wait:g} s")
         self._life = life
-        self._leader = find_actor(process_name(self._name, life), self._run_id)
+
+    def _find(self) -> ActorHandle:
+        """The first rank in that life; ``ActorLost`` if it has ended as well."""
+        self._leader = find_actor(process_name(self._name, self._life), self._run_id)
         return self._leader

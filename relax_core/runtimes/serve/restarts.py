@@ -44,7 +44,8 @@ class Restarts:
             raise TooManyLosses(f"{total} losses ({names}), {limit}; the last one, of {name}: {cause}")
         self.count(f"restarts/{name}", 1)
 
-    def done(self, name: str, cause: str, seconds: float | None, how: str = "restarted") -> None:
-        """It is back, so many seconds after its loss was seen, if that is known; ``how`` names the event."""
+    def done(self, name: str, cause: str, seconds: float | None = None, how: str = "restarted") -> None:
+        """It is back, so many seconds after its loss was seen; of a front only Serve knows that. ``how`` names the
+        event."""
         after = "" if seconds is None else f", after {seconds:.1f} s"
         self.event(how, f"{name}{after}: {cause}")

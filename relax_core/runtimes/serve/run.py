@@ -277,7 +277,7 @@ class ServeRun(Run):
         elif kind == "report":
             self._hear_report(*arguments)
         elif kind == "restarted":
-            self._restarts.spend(*arguments[:2])
+            self._restarts.spend(*arguments)
             self._restarts.done(*arguments)
         else:
             hub: Mapping[str, Callable[..., None]] = {

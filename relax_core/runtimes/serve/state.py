@@ -313,18 +313,13 @@ class RunState:
         with self._changed:
             self._starts[front] += 1
             if self._starts[front] > self._serve.front(front).replicas:
-                self.restarted(front, self._causes.pop(front, "its process died"))
+                self._put(Record("restarted", (front, self._causes.pop(front, "its process died"))))
             return self._starts[front]
 
     def gave_up(self, front: str, cause: str) -> None:
         """A front ends itself, so that it is started anew."""
         with self._changed:
             self._causes[front] = cause
-
-    def restarted(self, name: str, cause: str, seconds: float | None = None) -> None:
-        """A front or a rank was lost, and is back after so many seconds; those of a front only Serve knows."""
-        with self._changed:
-            self._put(Record("restarted", (name, cause, seconds)))
 
     def count(self, name: str, amount: int = 1) -> None:
         """Adds to a counter of the run."""

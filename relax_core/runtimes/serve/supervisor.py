@@ -87,7 +87,7 @@ class Supervisor:
     async def _start_engines(self) -> frozenset[Capability]:
         if not self.assignment.generates:
             return frozenset()
-        self._engines = EngineRanks(self.assignment, self.state)
+        self._engines = EngineRanks(self.assignment, self.state, self._restarts)
         return await self._engines.start()
 
     async def _announce(self) -> None:

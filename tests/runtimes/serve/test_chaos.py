@@ -37,7 +37,7 @@ MEANS = {"ray": ("transport=ray", "weight_sync=disk"), "shm": ("transport=shm", 
 HITS: dict[str, list[tuple[signal.Signals, tuple[str, ...]]]] = {
     "ray": [
         (KILL, ("transport",)),
-        (KILL, ("state",)),
+        (KILL, ("state", "engine-0")),
         (KILL, FRONTS),
         (STOP, ("engine-0", "actor-1")),
         (STOP, ("transport",)),

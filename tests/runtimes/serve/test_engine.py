@@ -21,6 +21,7 @@ class Cluster:
         self.known, self.serving, self.loading = 1, 1, 0
         self.calls: list[str] = []
         self.waited = 0
+        self.state_is_gone = False
 
     def kill(self) -> None:
         self.serving, self.loading = 0, self.known + 1
@@ -30,6 +31,8 @@ class Cluster:
         self.loading = 0
 
     async def ask(self, method: str, name: str, above: int, timeout: float, wait: float) -> int:
+        if self.state_is_gone:
+            raise ActorLost("there is no state now")
         if self.known <= above and timeout:
             self.waited += 1
             if self.loading:
@@ -111,3 +114,11 @@ async def test_a_life_that_does_not_begin_is_waited_for_once(
     cluster.loading = 0
     with pytest.raises(DeadlineExceeded, match=r"engine-0 is dead, and its next life has not begun within 5 s"):
         await engine.pause()
+
+
+async def test_without_a_state_nobody_waits(cluster: Cluster, remote: Callable[[bool], RemoteEngine]) -> None:
+    """Whoever brings the state back ends what waits; it must not go round and round meanwhile."""
+    cluster.kill()
+    cluster.state_is_gone = True
+    with pytest.raises(ActorLost, match="no state"):
+        await remote(True).pause()

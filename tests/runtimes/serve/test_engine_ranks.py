@@ -13,10 +13,11 @@ from relax_core.metrics.timeline import Timeline
 from relax_core.runtimes.serve import engine, engines
 from relax_core.runtimes.serve.engine import EngineRank
 from relax_core.runtimes.serve.engines import EngineRanks
+from relax_core.runtimes.serve.restarts import Restarts, TooManyLosses
 from relax_core.transports.ray.calls import ActorLost
 from tests.fleet.scripted import Scripted
 
-SERVE = SimpleNamespace(start_timeout=10.0, rank_timeout=1.0, restarts=2)
+SERVE = SimpleNamespace(start_timeout=10.0, rank_timeout=1.0)
 
 
 class Ended(Exception):
@@ -33,6 +34,7 @@ class Cluster:
         self.failures: dict[str, list[RelaxError]] = {}
         self.may_start = asyncio.Event()
         self.may_start.set()
+        self.state_is_gone = False
 
     def start_actor(self, kind: type, name: str, *arguments: Any, **options: Any) -> str:
         self.started.append(name)
@@ -52,7 +54,9 @@ class Cluster:
         if actor in self.dead:
             raise ActorLost(f"{actor} is dead")
 
-    async def ask(self, method: str, name: str, fact: Any, *more: Any) -> None:
+    async def ask(self, method: str, name: str, fact: Any) -> None:
+        if self.state_is_gone:
+            raise ActorLost("there is no state now")
         self.told.append((method, name, fact))
 
 
@@ -65,10 +69,16 @@ async def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 @pytest.fixture
-async def ranks(cluster: Cluster) -> EngineRanks:
+def events() -> list[str]:
+    return []
+
+
+@pytest.fixture
+async def ranks(cluster: Cluster, events: list[str]) -> EngineRanks:
     config = SimpleNamespace(run=SimpleNamespace(serve=SERVE))
     assignment: Any = SimpleNamespace(config=config, run_id="run", device="cpu", engines=["engine-0", "engine-1"])
-    ranks = EngineRanks(assignment, SimpleNamespace(ask=cluster.ask))  # type: ignore[arg-type]
+    restarts = Restarts(2, 10, lambda name, message: events.append(f"{name}: {message}"), lambda name, amount: None)
+    ranks = EngineRanks(assignment, SimpleNamespace(ask=cluster.ask), restarts)  # type: ignore[arg-type]
     await ranks.start()
     return ranks
 
@@ -80,7 +90,9 @@ async def until(look: Callable[[], Awaitable[None]], condition: Callable[[], boo
             await asyncio.sleep(0)
 
 
-async def test_a_dead_engine_is_replaced_beside_the_others(cluster: Cluster, ranks: EngineRanks) -> None:
+async def test_a_dead_engine_is_replaced_beside_the_others(
+    cluster: Cluster, ranks: EngineRanks, events: list[str]
+) -> None:
     assert cluster.told == [("alive", "engine-0", 1), ("alive", "engine-1", 1)]
     cluster.may_start.clear()
     cluster.dead |= {"engine-0-life-1"}
@@ -89,25 +101,38 @@ async def test_a_dead_engine_is_replaced_beside_the_others(cluster: Cluster, ran
     await until(ranks.look, lambda: "engine-1-life-2" in cluster.started)
     assert len(cluster.told) == 2, "both are still starting"
     cluster.may_start.set()
-    await until(ranks.look, lambda: len(cluster.told) == 6)
-    for name in ("engine-0", "engine-1"):
-        assert [each for each in cluster.told[2:] if each[1] == name] == [
-            ("alive", name, 2),
-            ("restarted", name, f"{name}-life-1 is dead"),
-        ]
+    await until(ranks.look, lambda: len(events) == 2)
+    assert sorted(cluster.told[2:]) == [("alive", "engine-0", 2), ("alive", "engine-1", 2)]
+    for name, event in zip(("engine-0", "engine-1"), sorted(events), strict=True):
+        assert event.startswith(f"restarted: {name}, after ") and event.endswith(f"s: {name}-life-1 is dead")
 
 
-async def test_a_life_that_fails_at_its_start_counts(cluster: Cluster, ranks: EngineRanks) -> None:
+async def test_a_life_that_fails_at_its_start_counts(cluster: Cluster, ranks: EngineRanks, events: list[str]) -> None:
     cluster.failures["engine-1"] = [WeightSyncError("the newest weights do not arrive")]
     cluster.dead |= {"engine-1-life-1"}
     await until(ranks.look, lambda: ("alive", "engine-1", 3) in cluster.told)
-    assert ("restarted", "engine-1", "the newest weights do not arrive") in cluster.told
+    assert events[1].endswith("the newest weights do not arrive")
+
+
+async def test_an_engine_that_begins_while_the_state_is_gone_is_announced_to_the_next(
+    cluster: Cluster, ranks: EngineRanks, events: list[str]
+) -> None:
+    cluster.state_is_gone = True
+    cluster.dead |= {"engine-0-life-1"}
+    await until(ranks.look, lambda: len(events) == 1)
+    for _ in range(3):
+        await ranks.look()
+    cluster.state_is_gone = False
+    cluster.told.clear()
+    await ranks.announce()
+    assert cluster.told == [("alive", "engine-0", 2), ("alive", "engine-1", 1)]
+    assert len(events) == 1, "it was started once"
 
 
 async def test_an_engine_that_dies_too_often_ends_the_run(cluster: Cluster, ranks: EngineRanks) -> None:
     cluster.failures["engine-0"] = [ActorLost(f"death {number}") for number in (3, 2)]
     cluster.dead |= {"engine-0-life-1"}
-    with pytest.raises(RelaxError, match=r"engine-0 died 3 times, serve.restarts is 2; at last: death 3"):
+    with pytest.raises(TooManyLosses, match=r"engine-0 was lost 3 times, serve.restarts is 2; the last time: death 3"):
         await until(ranks.look, lambda: False)
 
 

@@ -102,7 +102,7 @@ def test_a_front_that_starts_again_is_told_with_its_cause() -> None:
     state.gave_up("reward", "a step of reward is 3 s beyond its deadline")
     assert state.started("reward") == 3
     causes = ["its process died", "a step of reward is 3 s beyond its deadline"]
-    assert state.drain(0.0) == [Record("restarted", ("reward", cause, None)) for cause in causes]
+    assert state.drain(0.0) == [Record("restarted", ("reward", cause)) for cause in causes]
 
 
 def test_rows_of_versions_that_were_not_published_or_are_void_are_not_trained_on() -> None:
