@@ -65,6 +65,8 @@ def test_what_no_mark_asks_for_stays_to_be_missed(tmp_path: Path) -> None:
         ({"type": "image_url", "image_url": {"url": "a.png"}}, Medium("image", "a.png")),
         ({"type": "image_url", "image_url": {"url": URL, "detail": "low"}}, Medium("image", URL)),
         ({"type": "image_url", "image_url": "https://host/a.png"}, Medium("image", "https://host/a.png")),
+        ({"type": "video_url", "video_url": {"url": "a.mp4"}}, Medium("video", "a.mp4")),
+        ({"type": "audio_url", "audio_url": {"url": "a.wav"}}, Medium("audio", "a.wav")),
         ({"type": "image", "image": "a.png"}, Medium("image", "a.png")),
         ({"type": "video", "video": "a.mp4"}, Medium("video", "a.mp4")),
         ({"type": "audio", "path": "a.wav"}, Medium("audio", "a.wav")),
