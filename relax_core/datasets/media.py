@@ -81,8 +81,8 @@ def _listed(value: Any) -> Iterator[Any]:
 
 
 def _kind_of(part: Any) -> Kind | None:
-    """The kind of medium that a content part is, also in OpenAI's words, ``image_url`` and ``input_audio``, and in those
-    of servers after its model, ``video_url`` and ``audio_url``."""
+    """The kind of medium that a content part is, also in OpenAI's words, ``image_url`` and ``input_audio``, or those of
+    servers after its model, ``video_url`` and ``audio_url``."""
     name = part.get("type") if isinstance(part, Mapping) else None
     short = str(name).removeprefix("input_").removesuffix("_url")
     return next((kind for kind in KINDS if kind == short), None)
