@@ -25,7 +25,7 @@ print(json.dumps([ids, [codec.decode(each) for each in ids], "torch" in sys.modu
 """
 
 
-@pytest.fixture(params=["as it is", "PreTrainedTokenizerFast"])
+@pytest.fixture(params=["as it is", "PreTrainedTokenizerFast", "LlamaTokenizer"])
 def folder(request: pytest.FixtureRequest, tiny_model_path: Path, tmp_path: Path) -> Path:
     """A model whose settings name one class of tokenizer or another."""
     path = tmp_path / "model"
