@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from relax_core.api.weights import Acknowledgement, Bucket, Manifest
 from relax_core.fleet.member import MemberLost
 from relax_core.media.encoders import with_encoders
 from relax_core.runtimes.serve.assignment import Assignment, process_name
-from relax_core.runtimes.serve.proxies import StateClient
+from relax_core.runtimes.serve.proxies import StateClient, find_state
 from relax_core.runtimes.serve.spans import process_timeline
 from relax_core.transports.ray.calls import ActorLost, ActorUnavailable, acall, afind_actor
 
@@ -49,7 +50,7 @@ class EngineRank:
         assignment = self._assignment
         prepare_device(assignment)
         self._timeline = process_timeline(assignment.directory, self._name)
-        self._state = StateClient(assignment.run_id)
+        self._state = await find_state(assignment.run_id, assignment.config.run.serve.start_timeout)
         context = assignment.context(self._state.count)
         engine: Engine = assignment.config.engine.build(with_encoders(context, assignment.config.encoders))
         await engine.start()
@@ -125,7 +126,8 @@ class EngineRank:
             return await taking
         except RelaxError as error:
             logger.exception("%s ends: it does not take version %d", self._name, manifest.version)
-            await self._state.ask("tell", "event", "engine_failed", f"{self._name}: {error}")
+            with suppress(ActorLost):  # without a state the rank must end all the same
+                await self._state.ask("tell", "event", "engine_failed", f"{self._name}: {error}")
             ray.actor.exit_actor()
             raise  # not reached: the line above ends the process
 

@@ -1,5 +1,7 @@
 """The collaborators of a role that lives in a front: the state of the run, from afar."""
 
+import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +12,10 @@ from relax_core.transports.ray.calls import CALL_SECONDS, ActorLost, acall, afin
 
 HELD_SECONDS = 10.0
 """Time that one call waits for the run to go on, while an evaluation or a checkpoint holds it."""
+
+
+PAUSE_SECONDS = 0.5
+"""Between two looks for a state that is gone."""
 
 
 class StateClient:
@@ -42,6 +48,22 @@ class StateClient:
     def count(self, name: str, amount: int = 1) -> None:
         """Adds to a counter of the run."""
         self("count", name, amount)
+
+
+async def find_state(run_id: str, patience: float) -> StateClient:
+    """The state of a run, also when it is gone and about to be brought back.
+
+    Raises:
+        ActorLost: There is none within ``patience`` seconds.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return await asyncio.to_thread(StateClient, run_id)
+        except ActorLost:
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 class RemoteSource:

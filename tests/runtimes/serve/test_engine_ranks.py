@@ -54,10 +54,10 @@ class Cluster:
         if actor in self.dead:
             raise ActorLost(f"{actor} is dead")
 
-    async def ask(self, method: str, name: str, fact: Any) -> None:
+    async def ask(self, *told: Any) -> None:
         if self.state_is_gone:
             raise ActorLost("there is no state now")
-        self.told.append((method, name, fact))
+        self.told.append(told)
 
 
 @pytest.fixture
@@ -136,21 +136,21 @@ async def test_an_engine_that_dies_too_often_ends_the_run(cluster: Cluster, rank
         await until(ranks.look, lambda: False)
 
 
-async def test_an_engine_that_cannot_take_a_publication_over_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Any] = []
-
-    async def ask(*arguments: Any) -> None:
-        told.append(arguments)
-
+@pytest.mark.parametrize("state_is_gone", [False, True])
+async def test_an_engine_that_cannot_take_a_publication_over_ends(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, state_is_gone: bool
+) -> None:
     def exit_actor() -> None:
         raise Ended
 
     monkeypatch.setattr(engine.ray.actor, "exit_actor", exit_actor)
+    cluster.state_is_gone = state_is_gone
     rank = EngineRank(None, "engine-1")  # type: ignore[arg-type]
     refusing = Scripted(1)
     refusing.refuses = True
     rank._engine, rank._timeline = refusing, Timeline(lambda span: None)
-    rank._state = SimpleNamespace(ask=ask)  # type: ignore[assignment]
+    rank._state = SimpleNamespace(ask=cluster.ask)  # type: ignore[assignment]
     with pytest.raises(Ended):
         await rank.update(Manifest(1, {}), [])
-    assert told == [("tell", "event", "engine_failed", "engine-1: engine 1 has no room")]
+    told = ("tell", "event", "engine_failed", "engine-1: engine 1 has no room")
+    assert cluster.told == ([] if state_is_gone else [told])
