@@ -83,7 +83,7 @@ $(BACKENDS)/.backends: $(VENV)/bin/uv $(PROJECTS) constraints.txt excludes.txt
 	$(VENV)/bin/uv pip install --python $(BACKENDS)/bin/python $(TORCH_FROM) -c constraints.txt -b constraints.txt \
 		--excludes excludes.txt $(EDITABLE) -e '.[test]' -e 'plugins/relax_vllm[backend]' \
 		-e 'plugins/relax_transferqueue[backend]' \
-		-e 'plugins/relax_algos[parity]' triton psutil
+		-e 'plugins/relax_algos[parity]' triton psutil pytest-xdist
 	$(VENV)/bin/uv pip install --python $(BACKENDS)/bin/python --no-deps -c constraints.txt verl
 	$(BACKENDS)/bin/python -m pip install -q --no-deps --ignore-requires-python -c constraints.txt megatron-core
 	touch $@
