@@ -69,8 +69,11 @@ $(VENV)/.quickstart: $(VENV)/bin/uv $(PROJECTS) constraints.txt
 	$(INSTALL) $(EDITABLE)
 	touch $@
 
+# What the data of examples are made with is beside the packages: among them, transformers would load scikit-learn into
+# every process that has a model.
 $(VENV)/.develop: $(VENV)/.quickstart
-	$(INSTALL) -e '.[dev,examples,models,parquet,tasks]'
+	$(INSTALL) -e '.[dev,models,parquet,tasks]'
+	$(INSTALL) --target $(VENV)/examples scikit-learn
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.quickstart
