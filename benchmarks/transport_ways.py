@@ -12,12 +12,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import numpy as np
 from transport_batches import IN_FLIGHT, PATIENCE, Shape, Touch, Turns, as_arrays, batch, touch, values_bytes
+from transport_calls import Line, start_server
 
 from relax_core.api.context import Context
 from relax_core.api.transport import Consumer, Transport
@@ -157,6 +159,7 @@ class Ring(Way):
 
     def producer(self) -> Put:
         memory, arrays, numbers = self._memory(), as_arrays(batch(self.shape)), itertools.count()
+        tell = self._tells()
 
         def put() -> None:
             place, layout = next(numbers) % (IN_FLIGHT + 1) * self._slot, []
@@ -165,23 +168,63 @@ class Ring(Way):
                 memory[place : place + flat.size] = flat
                 layout.append((name, array.dtype.str, array.shape, place))
                 place += -(-flat.size // 64) * 64
-            self._sending.send_bytes(msgpack.packb(layout))
+            tell(msgpack.packb(layout))
 
         return put
 
     def consumer(self) -> Get:
-        memory = self._memory()
+        memory, (hear, used) = self._memory(), self._hears()
 
         def get(touch: Touch) -> None:
-            for _, dtype, shape, place in msgpack.unpackb(self._receiving.recv_bytes()):
+            for _, dtype, shape, place in msgpack.unpackb(hear()):
                 nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
                 touch(memory[place : place + nbytes].view(dtype).reshape(shape))
+            used()
 
         return get
+
+    def _tells(self) -> Callable[[bytes], None]:
+        """What says that a slot is full."""
+        return self._sending.send_bytes
+
+    def _hears(self) -> tuple[Callable[[], bytes], Callable[[], None]]:
+        """What hears of a full slot, and what says that it was used."""
+        return self._receiving.recv_bytes, lambda: None
 
     def _memory(self) -> np.ndarray:
         with self._path.open("r+b") as file:
             return np.frombuffer(mmap.mmap(file.fileno(), 0), np.uint8)
+
+
+class CalledRing(Ring):
+    """The ring with its index in a server: a call for what is put, one for what is taken, one to acknowledge it. A
+    transport with an index in a server of Python costs no less, and this one does nothing else."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self._folder = Path(tempfile.mkdtemp(prefix="relax-calls-"))
+        self._server: BaseProcess | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_server": None}
+
+    def open(self) -> None:
+        super().open()
+        self._server = start_server(self._folder / "socket")
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.terminate()
+            self._server.join()
+        shutil.rmtree(self._folder)
+        super().close()
+
+    def _tells(self) -> Callable[[bytes], None]:
+        return Line(self._folder / "socket").put
+
+    def _hears(self) -> tuple[Callable[[], bytes], Callable[[], None]]:
+        line = Line(self._folder / "socket")
+        return line.take, line.acknowledge
 
 
 class ZeroMq(Way):
@@ -309,6 +352,7 @@ class Side:
 WAYS: dict[str, Callable[[Shape], Way]] = {
     "memcpy": Memcpy,
     "ring": Ring,
+    "ring with calls": CalledRing,
     "zeromq": ZeroMq,
     "relax memory": lambda shape: RelaxWay(shape, "memory"),
     "relax shm": lambda shape: RelaxWay(shape, "shm"),

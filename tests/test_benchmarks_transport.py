@@ -42,7 +42,7 @@ def ratio(stored: dict[str, Any], way: str, other: str, shape: str) -> float:
     return float(mine / its)
 
 
-@pytest.mark.parametrize("way", ["memcpy", "relax memory", "relax shm", "ring"])
+@pytest.mark.parametrize("way", ["memcpy", "relax memory", "relax shm", "ring", "ring with calls"])
 def test_a_way_carries_batches(benchmark: Any, way: str) -> None:
     cell = benchmark.measure(way, benchmark.SHAPES["mix_b1"], seconds=0.1)
     assert cell["rows_per_s"] > 0 and cell["cpu_us_per_batch"] >= 0

@@ -31,8 +31,9 @@ class RankGroup:
     name: str
     kinds: tuple[type, ...]
     life: int = 0
-    """Which one they are in, or were in last."""
+    """How often the ranks have begun to serve."""
     _serves: bool = False
+    _processes: list[str] = field(default_factory=list)
     _ranks: list[ActorHandle] = field(default_factory=list)
 
     @property
@@ -66,11 +67,12 @@ class RankGroup:
         """
         assignment = self.assignment
         meeting = assignment.directory / f"{self.name}-ranks-{time.time_ns()}"
-        self.life += 1
+        names = [rank_name(self.name, rank) for rank in range(len(self.kinds))]
+        self._processes = [process_name(name, self.life + 1) for name in names]
         self._ranks = [
             start_actor(
                 kind,
-                self._process_of(rank),
+                self._processes[rank],
                 assignment.run_id,
                 *(assignment, rank, meeting),
                 accelerators=accelerators_of(assignment.device),
@@ -82,6 +84,7 @@ class RankGroup:
         await asyncio.gather(*(acall(rank, "start", loaded, timeout=timeout) for rank in self._ranks))
         meeting.unlink(missing_ok=True)
         await acall(self._ranks[0], "lead", self._ranks[1:], *lead, timeout=timeout)
+        self.life += 1
         self._serves = True
 
     async def lost(self) -> RelaxError | None:
@@ -100,13 +103,11 @@ class RankGroup:
     async def kill(self) -> None:
         """Kills every rank, also one that stands still; returns when their names are free."""
         ranks, self._ranks, self._serves = self._ranks, [], False
-        killed = (kill_actor(rank, self._process_of(place), self.assignment.run_id) for place, rank in enumerate(ranks))
+        run_id = self.assignment.run_id
+        killed = (kill_actor(rank, name, run_id) for rank, name in zip(ranks, self._processes, strict=False))
         await asyncio.gather(*killed)
 
     def stop(self) -> None:
         """Ends the ranks with the run, whatever state they are in."""
         for rank in self._ranks:
             ray.kill(rank)
-
-    def _process_of(self, rank: int) -> str:
-        return process_name(rank_name(self.name, rank), self.life)
