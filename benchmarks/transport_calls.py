@@ -2,6 +2,7 @@
 
 import selectors
 import socket
+import struct
 from collections import deque
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
@@ -12,6 +13,8 @@ LONGEST = 1 << 16
 """Bytes of a message."""
 
 START_SECONDS = 60.0
+ANSWER_SECONDS = 60
+"""In which a call is answered, or its side ends with an error."""
 
 PUT, TAKE, ACKNOWLEDGE = b"p", b"t", b"a"
 
@@ -25,6 +28,8 @@ class Line:
 
     def __init__(self, path: Path) -> None:
         self._socket = _socket()
+        # In the kernel: a timeout of Python's own would make twice as many calls of the system.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", ANSWER_SECONDS, 0))
         self._socket.connect(str(path))
 
     def put(self, batch: bytes) -> None:
@@ -41,7 +46,9 @@ class Line:
 
     def _ask(self, message: bytes) -> bytes:
         self._socket.send(message)
-        return self._socket.recv(LONGEST)
+        if not (answer := self._socket.recv(LONGEST)):
+            raise ConnectionResetError("the server has ended")
+        return answer
 
 
 def start_server(path: Path) -> BaseProcess:

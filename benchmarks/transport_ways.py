@@ -215,7 +215,7 @@ class CalledRing(Ring):
     def close(self) -> None:
         if self._server is not None:
             self._server.terminate()
-            self._server.join()
+            self._server.join(PATIENCE)
         shutil.rmtree(self._folder)
         super().close()
 

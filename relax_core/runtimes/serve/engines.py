@@ -82,6 +82,7 @@ class Rank:
     _actor: Any = None
     _process: str = ""
     _serves: bool = False
+    _is_announced: bool = False
     _replacement: asyncio.Task[None] | None = None
 
     async def start(self) -> frozenset[Capability]:
@@ -97,11 +98,13 @@ class Rank:
         return capabilities
 
     async def announce(self) -> None:
-        """Tells the state which life the rank is in, if it serves. One that is gone has no use for it: whoever starts
-        another has all ranks announced."""
+        """Tells the state which life the rank is in, if it serves. One that does not hear it is told again at the next
+        look, or another that takes its place."""
         if self._serves:
-            with suppress(ActorLost):
+            self._is_announced = False
+            with suppress(ActorLost, DeadlineExceeded):
                 await self.state.ask("alive", self.name, self._life)
+                self._is_announced = True
 
     async def abort(self) -> None:
         """Ends all requests that it has; a rank that is dead has none."""
@@ -119,6 +122,8 @@ class Rank:
         cause = await self._trouble()
         if cause:
             self._replacement = asyncio.create_task(self._replace(cause))
+        elif not self._is_announced:
+            await self.announce()
 
     def stop(self) -> None:
         """Ends the actor."""

@@ -13,7 +13,6 @@ from relax_core.transports.ray.calls import CALL_SECONDS, ActorLost, acall, afin
 HELD_SECONDS = 10.0
 """Time that one call waits for the run to go on, while an evaluation or a checkpoint holds it."""
 
-
 PAUSE_SECONDS = 0.5
 """Between two looks for a state that is gone."""
 

@@ -124,6 +124,10 @@ async def test_an_engine_that_begins_while_the_state_is_gone_is_announced_to_the
         await ranks.look()
     cluster.state_is_gone = False
     cluster.told.clear()
+    for _ in range(3):
+        await ranks.look()
+    assert cluster.told == [("alive", "engine-0", 2)], "a state that is back hears of it once"
+    cluster.told.clear()
     await ranks.announce()
     assert cluster.told == [("alive", "engine-0", 2), ("alive", "engine-1", 1)]
     assert len(events) == 1, "it was started once"
