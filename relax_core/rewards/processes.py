@@ -10,28 +10,23 @@ import multiprocessing
 import os
 import sysconfig
 import threading
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing.synchronize import Semaphore
+from multiprocessing.context import SpawnContext
+from multiprocessing.synchronize import RLock
 from typing import Any
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from relax_core.api.errors import ConfigError, DeadlineExceeded, RelaxError, RewardError
 
-CONTEXT = multiprocessing.get_context("spawn")
-
 START_SECONDS = 120.0
 """Longest time for the first worker to import what it needs."""
 
 CLOSE_SECONDS = 30.0
 """Longest time to end all workers."""
-
-BOOT_SECONDS = 10.0
-"""How long workers that are still starting are waited for before they are ended."""
 
 GRACE_SECONDS = 5.0
 """How long after the time limit a worker that nobody has ended ends itself."""
@@ -42,6 +37,22 @@ class Failure:
     """An exception in a worker, as text: exceptions themselves may not survive pickling."""
 
     message: str
+
+
+class LastingLocks(SpawnContext):
+    """Keeps the locks it makes as long as it lives.
+
+    pebble drops a pool's locks before it ends the workers. One that starts in between would find them gone, and say so
+    in a traceback.
+    """
+
+    def __init__(self) -> None:
+        self._locks: list[RLock] = []
+
+    def RLock(self) -> RLock:
+        """A lock for processes, as of multiprocessing."""
+        self._locks.append(super().RLock())
+        return self._locks[-1]
 
 
 class WorkerPool:
@@ -69,7 +80,6 @@ class WorkerPool:
         self._limit = limit
         self._count = count
         self._pool: ProcessPool | None = None
-        self._booted = CONTEXT.Semaphore(0)
 
     async def start(self) -> None:
         """Starts the workers and waits until the first has loaded the function.
@@ -130,8 +140,6 @@ class WorkerPool:
         pool, self._pool = self._pool, None
         if pool is None:
             return
-        if pool.active:
-            await asyncio.to_thread(self._let_boot)
         pool.stop()
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
@@ -140,16 +148,7 @@ class WorkerPool:
             raise DeadlineExceeded(f"the reward's worker processes did not end within {CLOSE_SECONDS:g} s") from None
 
     def _open(self) -> ProcessPool:
-        self._booted = CONTEXT.Semaphore(0)
-        arguments = (self._booted, *self._load)
-        return ProcessPool(self._workers, initializer=_initialise, initargs=arguments, context=CONTEXT)
-
-    def _let_boot(self) -> None:
-        """pebble gives its locks up before it ends the workers: one that starts meanwhile would say so, loudly."""
-        deadline = time.monotonic() + BOOT_SECONDS
-        for _ in range(self._workers):
-            if not self._booted.acquire(timeout=max(0.0, deadline - time.monotonic())):
-                return
+        return ProcessPool(self._workers, initializer=_initialise, initargs=self._load, context=LastingLocks())
 
     async def _schedule(self, arguments: tuple[Any, ...]) -> ProcessFuture[Any]:
         if self._pool is None:
@@ -165,9 +164,8 @@ _function: Callable[..., Any] | Failure = Failure("not loaded")
 """In a worker: what it calls, or why it cannot."""
 
 
-def _initialise(booted: Semaphore, load: Callable[..., Callable[..., Any]], arguments: tuple[Any, ...]) -> None:
+def _initialise(load: Callable[..., Callable[..., Any]], arguments: tuple[Any, ...]) -> None:
     global _function  # noqa: PLW0603 - a worker has one function for life
-    booted.release()
     os.dup2(2, 1)  # what the function prints goes to stderr: stdout is the command's own
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
