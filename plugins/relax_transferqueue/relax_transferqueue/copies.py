@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from relax_core.api.columns import Column
 from relax_core.transports.memory.blobs import Blobs
-from relax_core.transports.memory.group import Cells, Group, Piece
+from relax_core.transports.memory.group import Group, Piece
 from relax_core.transports.memory.index import Held
-from relax_transferqueue.stored import Stored, loaded, with_cells
+from relax_core.transports.memory.schema import Columns
+from relax_core.transports.memory.tables import picked
+from relax_transferqueue.stored import Found, Stored, loaded, without_cells
 
 BLOB = "bytes"
 """The field of a blob's row."""
@@ -26,9 +27,7 @@ class Emptied(NamedTuple):
     rows: Mapping[str, Mapping[str, Array]]
 
 
-def filled(
-    held: Held[Stored], blobs: Blobs[str], found: Mapping[tuple[str, str], Array]
-) -> tuple[Held[Column], Blobs[bytes]]:
+def filled(held: Held[Stored], blobs: Blobs[str], found: Found) -> tuple[Held[Columns], Blobs[bytes]]:
     """The same with values; ``found`` has the fields of all rows, by row and field."""
     groups = {key: loaded(group, group.cells, found) for key, group in held.groups.items()}
     copies: Blobs[bytes] = Blobs()
@@ -37,7 +36,7 @@ def filled(
     return Held(groups, held.gone, held.dropped, held.finished), copies
 
 
-def emptied(held: Held[Column], blobs: Blobs[bytes], new_row: Callable[[], str]) -> Emptied:
+def emptied(held: Held[Columns], blobs: Blobs[bytes], new_row: Callable[[], str]) -> Emptied:
     """The same with values in new rows: of each group one, and more where a column came in several pieces."""
     rows: dict[str, dict[str, Array]] = {}
     groups = {key: _stored(group, rows, new_row) for key, group in held.groups.items()}
@@ -49,15 +48,14 @@ def emptied(held: Held[Column], blobs: Blobs[bytes], new_row: Callable[[], str])
     return Emptied(Held(groups, held.gone, held.dropped, held.finished), places, rows)
 
 
-def _stored(group: Group[Column], rows: dict[str, dict[str, Array]], new_row: Callable[[], str]) -> Group[Stored]:
+def _stored(group: Group[Columns], rows: dict[str, dict[str, Array]], new_row: Callable[[], str]) -> Group[Stored]:
     names: list[str] = []
-    cells: dict[str, Cells[Stored]] = {}
+    copied: Group[Stored] = without_cells(group)
     for name, written in group.cells.items():
-        cells[name] = []
         for number, piece in enumerate(written):
             if number == len(names):
                 names.append(new_row())
-            rows.setdefault(names[number], {})[name] = piece.part.values
-            part = Stored.of(piece.part, names[number])
-            cells[name].append(Piece(piece.places, part, piece.version, piece.picks))
-    return with_cells(group, cells)
+            column = picked(piece, name)
+            rows.setdefault(names[number], {})[name] = column.values
+            copied.add(Piece(piece.places, Stored.of(Columns.of([column]), names[number]), [name], piece.version))
+    return copied

@@ -13,7 +13,7 @@ from relax_core.transports.memory.blobs import Blobs
 from relax_core.transports.memory.declarations import Declarations
 from relax_core.transports.memory.group import Group
 from relax_core.transports.memory.index import Held, Index, Taken
-from relax_core.transports.memory.schema import Entries, Writing
+from relax_core.transports.memory.schema import Writing
 from relax_transferqueue.stored import Stored, rows_of
 
 Answer = tuple[Any, list[str]]
@@ -48,7 +48,7 @@ class IndexServer:
         self,
         group: int,
         rows: int,
-        entries: Entries[Stored],
+        entries: Stored,
         version: int | None,
         timeout: float,
         close: bool,
@@ -191,15 +191,14 @@ class IndexServer:
 
     # Below, the caller holds the lock.
 
-    def _note(self, key: int, entries: Entries[Stored]) -> None:
+    def _note(self, key: int, entries: Stored) -> None:
         """Remembers the rows that a group is in now; those that it did not take up are garbage."""
         group = self._index.held.groups.get(key)
         taken_up = set() if group is None else rows_of(group)
-        for row in {part.row for part in (*entries.rows, *entries.shared)}:
-            if row in taken_up:
-                self._rows.setdefault(key, set()).add(row)
-            else:
-                self._garbage.append(row)
+        if entries.row in taken_up:
+            self._rows.setdefault(key, set()).add(entries.row)
+        else:
+            self._garbage.append(entries.row)
 
     def _answer(self, result: Any = None) -> Answer:
         for key in self._rows.keys() - self._index.held.groups.keys():

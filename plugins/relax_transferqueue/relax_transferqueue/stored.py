@@ -1,6 +1,6 @@
 """Columns that are in TransferQueue, as the index of a run sees them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,87 +8,92 @@ import numpy.typing as npt
 
 from relax_core.api.columns import Column, ColumnSpec, IntArray
 from relax_core.api.errors import TransportError
-from relax_core.transports.memory.group import Cells, Group, Piece
-from relax_core.transports.memory.schema import Entries, P
+from relax_core.transports.memory.group import Group, Piece
+from relax_core.transports.memory.schema import Columns
+
+Found = Mapping[tuple[str, str], npt.NDArray[Any]]
+"""Values, by row of TransferQueue and field."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """Entries of one column: their values are the field of the column's name, in one row of TransferQueue.
+    """Columns of one step: their values are the fields of their names, in one row of TransferQueue.
 
     Args:
-        spec: The column's type.
+        rows: See :class:`relax_core.transports.memory.schema.Entries`, as for what follows.
         row: Key of the row.
-        count: Number of entries.
-        nbytes: Bytes of values and offsets.
-        offsets: See :class:`relax_core.api.columns.Column`.
+        specs: By name the column's type.
+        sizes: By name the bytes of values and offsets.
+        offsets: By name; see :class:`relax_core.api.columns.Column`.
     """
 
-    spec: ColumnSpec
+    rows: Sequence[str]
+    shared: Sequence[str]
+    lengths: IntArray | None
     row: str
-    count: int
-    nbytes: int
-    offsets: IntArray | None
+    specs: Mapping[str, ColumnSpec]
+    sizes: Mapping[str, int]
+    offsets: Mapping[str, IntArray | None]
 
     @classmethod
-    def of(cls, column: Column, row: str) -> "Stored":
-        """Where a column is once its values have been put into ``row``."""
-        return cls(column.spec, row, len(column), column.nbytes, column.offsets)
+    def of(cls, entries: Columns, row: str) -> "Stored":
+        """Where columns are once their values have been put into ``row``."""
+        columns = entries.by_name
+        return cls(
+            *(entries.rows, entries.shared, entries.lengths, row),
+            {name: column.spec for name, column in columns.items()},
+            {name: column.nbytes for name, column in columns.items()},
+            {name: column.offsets for name, column in columns.items()},
+        )
 
-    def column(self, found: Mapping[tuple[str, str], npt.NDArray[Any]]) -> Column:
-        """The column, with its values among the ``found`` ones, by row and field.
+    @property
+    def nbytes(self) -> int:
+        """See :class:`relax_core.transports.memory.schema.Entries`."""
+        return sum(self.sizes.values())
+
+    def nbytes_of(self, name: str) -> int:
+        """See :class:`relax_core.transports.memory.schema.Entries`."""
+        return self.sizes[name]
+
+    def column(self, name: str, found: Found) -> Column:
+        """A column, with its values among the ``found`` ones.
 
         Raises:
             TransportError: They are not among them.
         """
-        if (self.row, self.spec.name) not in found:
-            raise TransportError(f"{self.spec.name!r} is not in TransferQueue, in row {self.row}: was it restarted?")
-        return Column(self.spec, found[self.row, self.spec.name], self.offsets)
-
-    def __len__(self) -> int:
-        return self.count
-
-
-def stored(entries: Entries[Column], row: str) -> Entries[Stored]:
-    """The same entries, with their values in a row of TransferQueue."""
-    return Entries(
-        tuple([Stored.of(column, row) for column in entries.rows]),
-        tuple([Stored.of(column, row) for column in entries.shared]),
-        entries.lengths,
-    )
+        if (self.row, name) not in found:
+            raise TransportError(f"{name!r} is not in TransferQueue, in row {self.row}: was it restarted?")
+        return Column(self.specs[name], found[self.row, name], self.offsets[name])
 
 
 def rows_of(group: Group[Stored]) -> set[str]:
     """The rows of TransferQueue that a group is in."""
-    return {piece.part.row for pieces in group.cells.values() for piece in pieces}
+    return {piece.entries.row for piece in group.written(group.cells)}
 
 
 def fields_of(groups: Iterable[Group[Stored]], names: Iterable[str]) -> dict[str, set[str]]:
     """By row of TransferQueue, which of the named columns of these groups are in it."""
     fields: dict[str, set[str]] = {}
-    names = list(names)
+    wanted = set(names)
     for group in groups:
-        for name in names:
-            for piece in group.cells.get(name, ()):
-                fields.setdefault(piece.part.row, set()).add(name)
+        for piece in group.written(wanted):
+            fields.setdefault(piece.entries.row, set()).update(wanted.intersection(piece.names))
     return fields
 
 
-def with_cells(group: Group[Any], cells: dict[str, Cells[P]]) -> Group[P]:
-    """The same group with other cells."""
-    copied: Group[P] = Group(group.key)
-    vars(copied).update({**vars(group), "cells": cells})
+def without_cells(group: Group[Any]) -> Group[Any]:
+    """The same group before anything is written."""
+    copied: Group[Any] = Group(group.key)
+    vars(copied).update({**vars(group), "cells": {}})
     return copied
 
 
-def loaded(
-    group: Group[Stored], names: Iterable[str], found: Mapping[tuple[str, str], npt.NDArray[Any]]
-) -> Group[Column]:
+def loaded(group: Group[Stored], names: Iterable[str], found: Found) -> Group[Columns]:
     """The same group with those of the named columns that it has, and their values; see :meth:`Stored.column`."""
-    cells: dict[str, Cells[Column]] = {}
-    for name in names:
-        if name in group.cells:
-            cells[name] = [
-                Piece(piece.places, piece.part.column(found), piece.version, piece.picks) for piece in group.cells[name]
-            ]
-    return with_cells(group, cells)
+    copied: Group[Columns] = without_cells(group)
+    wanted = set(names)
+    for piece in group.written(wanted):
+        meant = [name for name in piece.names if name in wanted]
+        entries = Columns.of([piece.entries.column(name, found) for name in meant])
+        copied.add(Piece(piece.places, entries, meant, piece.version, piece.picks))
+    return copied

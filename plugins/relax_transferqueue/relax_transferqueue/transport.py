@@ -25,7 +25,7 @@ from relax_core.transports.memory.blobs import blob_key
 from relax_core.transports.memory.declarations import Declarations
 from relax_core.transports.memory.group import Group
 from relax_core.transports.memory.index import Taken
-from relax_core.transports.memory.schema import Writing, row_ids, split
+from relax_core.transports.memory.schema import Columns, Writing, row_ids, split
 from relax_core.transports.memory.snapshots import restored, snapshot_of
 from relax_core.transports.memory.tables import table_of, wanted_groups, wanted_rows
 from relax_core.transports.ray.calls import find_actor
@@ -33,7 +33,7 @@ from relax_core.transports.ray.server import RunServer
 from relax_transferqueue.config import TransferQueueTransportConfig
 from relax_transferqueue.copies import BLOB, emptied, filled
 from relax_transferqueue.index_server import IndexServer
-from relax_transferqueue.stored import Stored, fields_of, loaded, stored
+from relax_transferqueue.stored import Found, Stored, fields_of, loaded
 
 if TYPE_CHECKING:
     from relax_transferqueue.queue import Queue
@@ -199,19 +199,18 @@ class TransferQueueTransport(Transport):
             self._queue.clear(garbage)
         return result
 
-    def _put(self, writings: Sequence[Writing[Column]]) -> list[Writing[Stored]]:
+    def _put(self, writings: Sequence[Writing[Columns]]) -> list[Writing[Stored]]:
         """The same writings once their values are in TransferQueue, each in a row of its own."""
         placed = [(new_row(), writing) for writing in writings]
         rows = {
-            row: {column.spec.name: column.values for column in (*writing.entries.rows, *writing.entries.shared)}
-            for row, writing in placed
+            row: {name: column.values for name, column in writing.entries.by_name.items()} for row, writing in placed
         }
         try:
             self._queue.put(rows)
         except RelaxError:
             self._queue.clear(list(rows))
             raise
-        return [Writing(writing.group, writing.places, stored(writing.entries, row)) for row, writing in placed]
+        return [Writing(writing.group, writing.places, Stored.of(writing.entries, row)) for row, writing in placed]
 
     def _leased(self, lease: str, keys: set[int] | None) -> list[Group[Stored]]:
         groups: list[Group[Stored]] = self._server.call("leased", lease, keys, repeatable=True)
@@ -224,7 +223,7 @@ class TransferQueueTransport(Transport):
         been dropped meanwhile may be something else.
         """
         names = [spec.name for spec in specs]
-        found: Mapping[tuple[str, str], npt.NDArray[Any]] = {}
+        found: Found = {}
         while wanted := fields_of(groups, names):
             found = self._queue.get(wanted)
             before, groups = len(groups), self._leased(lease, only)

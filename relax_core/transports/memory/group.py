@@ -2,36 +2,44 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Generic, NamedTuple
+from dataclasses import dataclass
+from typing import Generic
 
 import numpy as np
 
 from relax_core.api.columns import IntArray
 from relax_core.api.errors import TransportError
-from relax_core.transports.memory.schema import PLACE_BITS, Entries, P, Writing
+from relax_core.transports.memory.schema import PLACE_BITS, E, Writing
 
 UNKNOWN_LENGTH = -1
 FIRST = range(1)
 """The place of a group column's entry."""
 
 
-class Piece(NamedTuple, Generic[P]):
-    """Entries of one column that were written in one step, all computed by the weights of one version.
+@dataclass(eq=False, slots=True)
+class Piece(Generic[E]):
+    """What one step has written at the same places of a group, computed by the weights of one version.
 
-    ``picks`` are the positions of those entries of ``part`` that count, where not all do.
+    Args:
+        places: Of the rows; :data:`FIRST` for group columns.
+        entries: What was written.
+        names: The columns of ``entries`` that are meant.
+        version: Of the weights.
+        picks: Positions of those entries that count, where not all do.
     """
 
     places: range | IntArray
-    part: P
+    entries: E
+    names: Sequence[str]
     version: int
     picks: IntArray | None = None
 
 
-Cells = list[Piece[P]]
+Cells = tuple[Piece[E], ...]
 """The entries of one column in one group. A single piece is in the order of the rows."""
 
 
-class Group(Generic[P]):
+class Group(Generic[E]):
     """Rows of one group.
 
     ``complete`` names the columns that every row has, once the group is closed; ``offered`` and ``acked`` name the
@@ -44,7 +52,7 @@ class Group(Generic[P]):
         self.nbytes = 0
         self.closed = False
         self._lengths: IntArray | None = None
-        self.cells: dict[str, Cells[P]] = {}
+        self.cells: dict[str, Cells[E]] = {}
         self.complete: set[str] = set()
         self.offered: set[str] = set()
         self.acked: set[str] = set()
@@ -59,7 +67,7 @@ class Group(Generic[P]):
     def lengths(self, lengths: IntArray) -> None:
         self._lengths = lengths
 
-    def append(self, rows: int, entries: Entries[P], version: int) -> range:
+    def append(self, rows: int, entries: E, version: int) -> range:
         """Adds rows and returns their places; ``TransportError`` for a second entry of a group column."""
         self._refuse_shared(entries)
         if self.rows + rows > 1 << PLACE_BITS:
@@ -71,79 +79,86 @@ class Group(Generic[P]):
             new = np.full(rows, UNKNOWN_LENGTH) if entries.lengths is None else entries.lengths
             self._lengths = np.concatenate([self.lengths, new])
         self.rows += rows
-        for part in entries.rows:
-            self._add(Piece(places, part, version))
-        for part in entries.shared:
-            self._add(Piece(FIRST, part, version))
+        self.nbytes += entries.nbytes
+        self.add(Piece(places, entries, entries.rows, version))
+        if entries.shared:
+            self.add(Piece(FIRST, entries, entries.shared, version))
         return places
 
-    def pieces(self, writing: Writing[P], version: int, repeat: bool) -> list[Piece[P]]:
+    def pieces(self, writing: Writing[E], version: int, repeat: bool) -> list[Piece[E]]:
         """What :meth:`write` will add; with ``repeat`` that of it which is not there yet.
 
         Raises:
             TransportError: A row that is not there or has another number of tokens, or a cell that is written already.
         """
-        if writing.places[-1] >= self.rows:
-            raise TransportError(f"group {self.key} has {self.rows} rows, no row {writing.places[-1]}")
+        entries, places = writing.entries, writing.places
+        if places[-1] >= self.rows:
+            raise TransportError(f"group {self.key} has {self.rows} rows, no row {places[-1]}")
         if not repeat:
-            self._refuse_shared(writing.entries)
-        pieces = [self._unwritten(writing.places, part, version, repeat) for part in writing.entries.rows]
-        shared = [part for part in writing.entries.shared if part.spec.name not in self.cells]
-        found = [piece for piece in pieces if len(piece.places)] + [Piece(FIRST, part, version) for part in shared]
-        if writing.entries.lengths is not None:
-            self._check_lengths(found, writing.entries.lengths)
-        return found
+            self._refuse_shared(entries)
+        new = [name for name in entries.rows if name not in self.cells]
+        shared = [name for name in entries.shared if name not in self.cells]
+        found = [Piece(places, entries, new, version)] if new else []
+        found += [self._unwritten(writing, name, version, repeat) for name in entries.rows if name in self.cells]
+        if shared:
+            found.append(Piece(FIRST, entries, shared, version))
+        if entries.lengths is not None:
+            self._check_lengths(places, entries.lengths)
+        return [piece for piece in found if len(piece.places)]
 
-    def write(self, pieces: Sequence[Piece[P]], lengths: IntArray | None) -> None:
-        """Adds checked pieces; ``lengths`` are those of all entries of their per-token columns."""
+    def write(self, writing: Writing[E], pieces: Sequence[Piece[E]]) -> int:
+        """Adds what :meth:`pieces` has found; returns its bytes."""
+        entries = writing.entries
+        if entries.lengths is not None:
+            known = self.lengths.copy()  # not in place: it may be the writer's array
+            known[writing.places] = entries.lengths
+            self._lengths = known
         for piece in pieces:
-            if lengths is not None and piece.part.spec.level == "token":
-                known = self.lengths.copy()  # not in place: it may be the writer's array
-                known[piece.places] = lengths if piece.picks is None else lengths[piece.picks]
-                self._lengths = known
-            self._add(piece)
+            self.add(piece)
+        nbytes = sum([entries.nbytes_of(name) for piece in pieces for name in piece.names])
+        self.nbytes += nbytes
+        return nbytes
+
+    def add(self, piece: Piece[E]) -> None:
+        """Adds a piece whose bytes are counted, and of rows that are there."""
+        if self.cells:
+            for name in piece.names:
+                self.cells[name] = (*self.cells.get(name, ()), piece)
+        else:
+            self.cells = dict.fromkeys(piece.names, (piece,))
+
+    def written(self, names: Iterable[str]) -> list[Piece[E]]:
+        """The pieces of those of some columns that are there, each piece once."""
+        return list(dict.fromkeys([piece for name in names for piece in self.cells.get(name, ())]))
 
     def settle(self, names: Iterable[str]) -> None:
         """Of a closed group: notes which of these columns every row has by now."""
         for name in names:
             pieces = self.cells[name]
-            whole = 1 if pieces[0].part.spec.level == "group" else self.rows
+            whole = 1 if name in pieces[0].entries.shared else self.rows
             if sum([len(piece.places) for piece in pieces]) == whole:
                 self.complete.add(name)
 
-    def _refuse_shared(self, entries: Entries[P]) -> None:
-        for part in entries.shared:
-            if part.spec.name in self.cells:
-                raise TransportError(f"{part.spec.name!r} of group {self.key} is written already")
+    def _refuse_shared(self, entries: E) -> None:
+        for name in entries.shared:
+            if name in self.cells:
+                raise TransportError(f"{name!r} of group {self.key} is written already")
 
-    def _unwritten(self, places: IntArray, part: P, version: int, repeat: bool) -> Piece[P]:
-        pieces = self.cells.get(part.spec.name)
-        if pieces is None:
-            return Piece(places, part, version)
-        there = np.isin(places, np.concatenate([piece.places for piece in pieces]))
+    def _unwritten(self, writing: Writing[E], name: str, version: int, repeat: bool) -> Piece[E]:
+        """Those entries of a column whose cells are empty; without ``repeat`` all of them have to be."""
+        places = writing.places
+        there = np.isin(places, np.concatenate([piece.places for piece in self.cells[name]]))
         if not there.any():
-            return Piece(places, part, version)
+            return Piece(places, writing.entries, [name], version)
         if not repeat:
             row = places[there][0]
-            raise TransportError(f"{part.spec.name!r} of row {row} of group {self.key} is written already")
+            raise TransportError(f"{name!r} of row {row} of group {self.key} is written already")
         picks = np.flatnonzero(~there)
-        return Piece(places[picks], part, version, picks)
+        return Piece(places[picks], writing.entries, [name], version, picks)
 
-    def _check_lengths(self, pieces: Iterable[Piece[P]], lengths: IntArray) -> None:
-        for piece in pieces:
-            if piece.part.spec.level == "token":
-                known, given = self.lengths[piece.places], lengths if piece.picks is None else lengths[piece.picks]
-                wrong = np.flatnonzero((known != UNKNOWN_LENGTH) & (known != given))
-                if wrong.size:
-                    row = wrong[0]
-                    raise TransportError(
-                        f"row {piece.places[row]} of group {self.key} has {known[row]} tokens, not {given[row]}"
-                    )
-
-    def _add(self, piece: Piece[P]) -> None:
-        pieces = self.cells.get(piece.part.spec.name)
-        if pieces is None:
-            self.cells[piece.part.spec.name] = [piece]
-        else:
-            pieces.append(piece)
-        self.nbytes += piece.part.nbytes
+    def _check_lengths(self, places: IntArray, given: IntArray) -> None:
+        known = self.lengths[places]
+        wrong = np.flatnonzero((known != UNKNOWN_LENGTH) & (known != given))
+        if wrong.size:
+            row = wrong[0]
+            raise TransportError(f"row {places[row]} of group {self.key} has {known[row]} tokens, not {given[row]}")

@@ -14,7 +14,7 @@ from relax_core.dataflow.ids import IdSet
 from relax_core.transports.memory.blobs import Blobs
 from relax_core.transports.memory.declarations import Declarations
 from relax_core.transports.memory.group import Group
-from relax_core.transports.memory.schema import PLACE_BITS, Entries, P, Writing
+from relax_core.transports.memory.schema import PLACE_BITS, E, Writing
 
 
 @dataclass
@@ -26,25 +26,25 @@ class Holding:
     expires: float
 
 
-class Taken(NamedTuple, Generic[P]):
+class Taken(NamedTuple, Generic[E]):
     """Groups that have just been handed out; see :class:`relax_core.api.transport.Lease`."""
 
     key: str
-    groups: list[Group[P]]
+    groups: list[Group[E]]
     attempt: int
 
 
 @dataclass
-class Held(Generic[P]):
+class Held(Generic[E]):
     """All that is kept of a run's rows; ``gone`` were consumed by everybody or dropped."""
 
-    groups: dict[int, Group[P]]
+    groups: dict[int, Group[E]]
     gone: IdSet
     dropped: set[int]
     finished: bool = False
 
 
-class Index(Generic[P]):
+class Index(Generic[E]):
     """Groups and leases. It neither waits nor locks: the caller has it to itself, and waits for ``changed``.
 
     A group is forgotten when its last consumer acknowledges it; without any consumer, when it is closed.
@@ -64,7 +64,7 @@ class Index(Generic[P]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.declared = declared
-        self.held: Held[P] = Held({}, IdSet(), set())
+        self.held: Held[E] = Held({}, IdSet(), set())
         self.blobs: Blobs = Blobs()
         self.reclaims: Counter[str] = Counter()
         """By consumer; a take that was waiting when it grew has a dead caller."""
@@ -80,7 +80,7 @@ class Index(Generic[P]):
     # Rows come in.
 
     def append(
-        self, key: int, rows: int, entries: Entries[P], version: int | None, close: bool = False, repeat: bool = False
+        self, key: int, rows: int, entries: E, version: int | None, close: bool = False, repeat: bool = False
     ) -> range | None:
         """See :meth:`relax_core.api.transport.Transport.append`. Returns places; ``None`` when there is no room now."""
         if repeat and (known := self._closed_before(key)) is not None:
@@ -96,19 +96,18 @@ class Index(Generic[P]):
             self._close(group)
         return places
 
-    def write(self, writings: Sequence[Writing[P]], version: int | None, repeat: bool = False) -> None:
+    def write(self, writings: Sequence[Writing[E]], version: int | None, repeat: bool = False) -> None:
         """See :meth:`relax_core.api.transport.Transport.write`."""
         found = []
         for writing in writings:
             if writing.group not in self.held.dropped:
                 group = self._known(writing.group)
                 number = NO_VERSION if version is None else version
-                found.append((group, group.pieces(writing, number, repeat), writing.entries.lengths))
-        for group, pieces, lengths in found:
-            group.write(pieces, lengths)
-            self._nbytes += sum([piece.part.nbytes for piece in pieces])
+                found.append((group, writing, group.pieces(writing, number, repeat)))
+        for group, writing, pieces in found:
+            self._nbytes += group.write(writing, pieces)
             if group.closed:
-                self._settle(group, [piece.part.spec.name for piece in pieces])
+                self._settle(group, [name for piece in pieces for name in piece.names])
 
     def close_group(self, key: int) -> None:
         """See :meth:`relax_core.api.transport.Transport.close_group`."""
@@ -146,7 +145,7 @@ class Index(Generic[P]):
 
     # Groups go out.
 
-    def take(self, consumer: str, minimum: int, maximum: int, seconds: float) -> Taken[P] | None:
+    def take(self, consumer: str, minimum: int, maximum: int, seconds: float) -> Taken[E] | None:
         """See :meth:`relax_core.api.transport.Transport.take`; ``None`` when there is nothing yet."""
         if not 1 <= minimum <= maximum:
             raise TransportError(f"take for {consumer!r}: minimum {minimum} and maximum {maximum} are no range")
@@ -162,7 +161,7 @@ class Index(Generic[P]):
             group.attempts[consumer] += 1
         return Taken(lease_key, groups, max(group.attempts[consumer] for group in groups))
 
-    def leased(self, lease_key: str, only: set[int] | None) -> list[Group[P]]:
+    def leased(self, lease_key: str, only: set[int] | None) -> list[Group[E]]:
         """Groups of a living lease that are still held, or those of them that ``only`` names."""
         keys = self._living(lease_key).groups
         return [self.held.groups[key] for key in keys if only is None or key in only]
@@ -212,7 +211,7 @@ class Index(Generic[P]):
 
     # The whole.
 
-    def restore(self, held: Held[P], blobs: Blobs) -> None:
+    def restore(self, held: Held[E], blobs: Blobs) -> None:
         """Replaces everything; no consumer has been offered a group of ``held``."""
         self.held, self.blobs = held, blobs
         self._nbytes = sum(group.nbytes for group in held.groups.values())
@@ -233,13 +232,13 @@ class Index(Generic[P]):
             **{f"ready/{name}": len(ready) for name, ready in self._ready.items()},
         }
 
-    def _known(self, key: int) -> Group[P]:
+    def _known(self, key: int) -> Group[E]:
         if key not in self.held.groups:
             fate = "gone" if key in self.held.gone else "unknown"
             raise TransportError(f"group {key} is {fate}; {len(self.held.groups)} groups are held")
         return self.held.groups[key]
 
-    def _writable(self, key: int) -> Group[P]:
+    def _writable(self, key: int) -> Group[E]:
         """The open group of that id; a new one, not yet held, where there is none."""
         group = self.held.groups.get(key)
         if group is None:
@@ -262,25 +261,25 @@ class Index(Generic[P]):
         group = self.held.groups.get(key)
         return range(group.rows) if group is not None and group.closed else None
 
-    def _close(self, group: Group[P]) -> None:
+    def _close(self, group: Group[E]) -> None:
         group.closed = True
         self._settle(group, group.cells)
         if not self._consumers:
             self._forget(group)
 
-    def _fits(self, group: Group[P], size: int) -> bool:
+    def _fits(self, group: Group[E], size: int) -> bool:
         if not self._capacity:
             return True
-        needed = group.nbytes + size + self.blobs.nbytes_of({group.key})
+        needed = group.nbytes + size + (self.blobs.nbytes_of({group.key}) if self.blobs.held else 0)
         if needed > self._capacity:
             raise TransportError(
                 f"group {group.key} would have {needed} bytes, its blobs included; capacity_bytes is {self._capacity}"
             )
         # Blobs of groups that wait here for room, too, must not keep each other out.
-        blobs = self.blobs.nbytes_of({*self.held.groups, group.key})
+        blobs = self.blobs.nbytes_of({*self.held.groups, group.key}) if self.blobs.held else 0
         return self._nbytes + blobs + size <= self._capacity
 
-    def _settle(self, group: Group[P], names: Iterable[str]) -> None:
+    def _settle(self, group: Group[E], names: Iterable[str]) -> None:
         group.settle(names)
         for name, consumer in self._consumers.items():
             if name not in group.offered and name not in group.acked and consumer.reads <= group.complete:
@@ -288,11 +287,11 @@ class Index(Generic[P]):
                 self._offer(group, name)
                 self._changed()
 
-    def _offer(self, group: Group[P], consumer: str) -> None:
+    def _offer(self, group: Group[E], consumer: str) -> None:
         """Groups that were handed out before go first: who repeats a batch gets what it had, not what came since."""
         heapq.heappush(self._ready[consumer], (not group.attempts[consumer], group.key))
 
-    def _forget(self, group: Group[P]) -> None:
+    def _forget(self, group: Group[E]) -> None:
         del self.held.groups[group.key]
         self.held.gone.add(group.key)
         self._nbytes -= group.nbytes

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relax_core.api.columns import Column, IntArray
-from relax_core.transports.memory.schema import Entries
+from relax_core.transports.memory.schema import Columns
 
 ALIGNMENT = 64
 """Bytes; a cache line, and a multiple of every dtype's size."""
@@ -65,14 +65,13 @@ def pack(columns: Sequence[Column], places: Sequence[Place], buffer: Bytes) -> l
     return [_copy(column, place, buffer, written) for column, place in zip(columns, places, strict=True)]
 
 
-def packed(entries: Entries[Column]) -> Entries[Column]:
+def packed(entries: Columns) -> Columns:
     """A copy of some entries in memory that nobody else has, read-only."""
-    columns = (*entries.rows, *entries.shared)
+    columns = list(entries.by_name.values())
     places, nbytes = layout(columns)
     arrays = pack(columns, places, np.empty(nbytes, np.uint8))
     copies = [read_only(Column(column.spec, *copy)) for column, copy in zip(columns, arrays, strict=True)]
-    rows = len(entries.rows)
-    return Entries(tuple(copies[:rows]), tuple(copies[rows:]), entries.lengths)
+    return Columns(dict(zip(entries.by_name, copies, strict=True)), entries.rows, entries.shared, entries.lengths)
 
 
 def read_only(column: Column) -> Column:

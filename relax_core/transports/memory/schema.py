@@ -1,6 +1,6 @@
 """The door: nothing enters that does not have the declared type."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Generic, Protocol, TypeVar
@@ -22,48 +22,73 @@ def row_ids(group: int, places: range) -> IntArray:
     return np.arange(first + places.start, first + places.stop)
 
 
-class Part(Protocol):
-    """Entries of one column, as a transport's index sees them: a :class:`Column`, or where to find one."""
+class Entries(Protocol):
+    """Columns that were written in one step, as a transport's index sees them: arrays, or where to find them."""
 
     @property
-    def spec(self) -> ColumnSpec:
-        """The column's type."""
+    def rows(self) -> Sequence[str]:
+        """Names of the columns with one entry per row."""
+
+    @property
+    def shared(self) -> Sequence[str]:
+        """Names of the group columns, with one entry per group."""
+
+    @property
+    def lengths(self) -> IntArray | None:
+        """int64 ``[n]`` tokens of each row; ``None`` without a per-token column."""
 
     @property
     def nbytes(self) -> int:
         """Bytes of values and offsets."""
 
+    def nbytes_of(self, name: str) -> int:
+        """The same of one column."""
 
-P = TypeVar("P", bound=Part)
+
+E = TypeVar("E", bound=Entries)
 
 
 @dataclass(frozen=True)
-class Entries(Generic[P]):
-    """Columns that passed the door.
+class Columns:
+    """Entries in arrays.
 
     Args:
-        rows: Columns with one entry per row.
-        shared: Group columns, with one entry per group.
-        lengths: int64 ``[n]`` tokens of each row; ``None`` without a per-token column.
+        by_name: The columns.
+        rows: See :class:`Entries`, as for the rest.
     """
 
-    rows: tuple[P, ...]
-    shared: tuple[P, ...]
-    lengths: IntArray | None
+    by_name: Mapping[str, Column]
+    rows: Sequence[str]
+    shared: Sequence[str]
+    lengths: IntArray | None = None
+
+    @classmethod
+    def of(cls, columns: Sequence[Column], lengths: IntArray | None = None) -> "Columns":
+        """Columns of different names."""
+        return cls(
+            {column.spec.name: column for column in columns},
+            [column.spec.name for column in columns if column.spec.level != "group"],
+            [column.spec.name for column in columns if column.spec.level == "group"],
+            lengths,
+        )
 
     @property
     def nbytes(self) -> int:
-        """Bytes of values and offsets."""
-        return sum([part.nbytes for part in (*self.rows, *self.shared)])
+        """See :class:`Entries`."""
+        return sum([column.nbytes for column in self.by_name.values()])
+
+    def nbytes_of(self, name: str) -> int:
+        """See :class:`Entries`."""
+        return self.by_name[name].nbytes
 
 
 @dataclass(frozen=True)
-class Writing(Generic[P]):
+class Writing(Generic[E]):
     """Entries for some rows of one group, at ascending places."""
 
     group: int
     places: IntArray
-    entries: Entries[P]
+    entries: E
 
 
 class Schema:
@@ -83,8 +108,8 @@ class Schema:
             raise TransportError(f"unknown column {name!r}; declared is {', '.join(map(repr, near)) or 'nothing'}")
         return self.specs[name]
 
-    def check(self, columns: Sequence[Column], rows: int, groups: int) -> Entries[Column]:
-        """Sorts columns by level once each has its type and the expected number of entries.
+    def check(self, columns: Sequence[Column], rows: int, groups: int) -> Columns:
+        """Columns by name once each has its type and the expected number of entries.
 
         Args:
             columns: What a role hands in.
@@ -94,26 +119,25 @@ class Schema:
         Raises:
             TransportError: Names the column and what is wrong with it.
         """
-        if len({column.spec.name for column in columns}) < len(columns):
-            raise TransportError(f"a column is given twice among {sorted(column.spec.name for column in columns)}")
         token: Column | None = None  # the first per-token column; the others have its lengths, and mostly its offsets
         for column in columns:
             self._check_type(column)
-            if token is not None and column.spec.level == "token" and _is_cut_alike(column, token):
-                continue
-            self._check_count(column, groups if column.spec.level == "group" else rows)
-            if column.spec.level == "token":
-                if token is not None:
-                    raise _other_lengths(column, token)
+            level = column.spec.level
+            if level != "token":
+                self._check_count(column, groups if level == "group" else rows)
+            elif token is None:
+                self._check_count(column, rows)
                 token = column
-        return Entries(
-            tuple([column for column in columns if column.spec.level != "group"]),
-            tuple([column for column in columns if column.spec.level == "group"]),
-            None if token is None else token.lengths,
-        )
+            elif not _is_cut_alike(column, token):
+                self._check_count(column, rows)
+                raise _other_lengths(column, token)
+        checked = Columns.of(columns, None if token is None else token.lengths)
+        if len(checked.by_name) < len(columns):
+            raise TransportError(f"a column is given twice among {sorted(column.spec.name for column in columns)}")
+        return checked
 
-    def check_append(self, group: int, columns: Sequence[Column]) -> tuple[int, Entries[Column]]:
-        """The number of rows that ``columns`` add to a group, and the columns sorted by level.
+    def check_append(self, group: int, columns: Sequence[Column]) -> tuple[int, Columns]:
+        """The number of rows that ``columns`` add to a group, and the columns by name.
 
         Raises:
             TransportError: There is no row, or a column does not have its type.
@@ -144,12 +168,13 @@ class Schema:
         offsets = column.offsets
         if offsets is None:
             return
-        borders = offsets.dtype == np.int64 and offsets.ndim == 1 and len(offsets) > 0 and offsets[0] == 0
-        if not borders or offsets[-1] != len(column.values) or np.count_nonzero(offsets[1:] < offsets[:-1]):
+        borders = offsets.tolist() if offsets.dtype == np.int64 and offsets.ndim == 1 else []
+        # For some hundred borders this is as quick as numpy, and much quicker for a few.
+        if not borders or borders[0] != 0 or borders[-1] != len(column.values) or sorted(borders) != borders:
             raise TransportError(f"column {column.spec.name!r}: offsets do not cut its {len(column.values)} values")
 
 
-def split(ids: npt.ArrayLike, columns: Sequence[Column], schema: Schema) -> list[Writing[Column]]:
+def split(ids: npt.ArrayLike, columns: Sequence[Column], schema: Schema) -> list[Writing[Columns]]:
     """What a role writes, checked, group by group; values are not copied unless rows have to be put in order.
 
     Raises:
@@ -166,7 +191,9 @@ def split(ids: npt.ArrayLike, columns: Sequence[Column], schema: Schema) -> list
     entries = schema.check(columns, len(index), len(keys))
     if order is not None:
         lengths = None if entries.lengths is None else entries.lengths[order]
-        entries = Entries(tuple([column.select(order) for column in entries.rows]), entries.shared, lengths)
+        entries = Columns.of(
+            [column if column.spec.level == "group" else column.select(order) for column in columns], lengths
+        )
     places = index & PLACE_MASK
     if len(keys) == 1:
         return [Writing(int(keys[0]), places, entries)]
@@ -177,13 +204,14 @@ def split(ids: npt.ArrayLike, columns: Sequence[Column], schema: Schema) -> list
     ]
 
 
-def _cut(entries: Entries[Column], start: int, stop: int, group: int) -> Entries[Column]:
+def _cut(entries: Columns, start: int, stop: int, group: int) -> Columns:
     """One group's entries: its rows from ``start`` to before ``stop``, its place among the groups."""
-    return Entries(
-        tuple([cut(column, start, stop) for column in entries.rows]),
-        tuple([cut(column, group, group + 1) for column in entries.shared]),
-        None if entries.lengths is None else entries.lengths[start:stop],
-    )
+    columns = {
+        **{name: cut(entries.by_name[name], start, stop) for name in entries.rows},
+        **{name: cut(entries.by_name[name], group, group + 1) for name in entries.shared},
+    }
+    lengths = None if entries.lengths is None else entries.lengths[start:stop]
+    return Columns(columns, entries.rows, entries.shared, lengths)
 
 
 def cut(column: Column, start: int, stop: int) -> Column:

@@ -14,10 +14,11 @@ from relax_core.transports.memory.declarations import Declarations
 from relax_core.transports.memory.group import Group, Piece
 from relax_core.transports.memory.index import Held
 from relax_core.transports.memory.packing import read_only
-from relax_core.transports.memory.schema import cut
+from relax_core.transports.memory.schema import Columns, cut
+from relax_core.transports.memory.tables import picked
 
 
-def snapshot_of(declared: Declarations, held: Held[Column], blobs: Blobs[bytes]) -> dict[str, Any]:
+def snapshot_of(declared: Declarations, held: Held[Columns], blobs: Blobs[bytes]) -> dict[str, Any]:
     """Everything, of plain values and arrays only."""
     return {
         **_declarations(declared),
@@ -31,7 +32,7 @@ def snapshot_of(declared: Declarations, held: Held[Column], blobs: Blobs[bytes])
     }
 
 
-def restored(snapshot: Mapping[str, Any], declared: Declarations) -> tuple[Held[Column], Blobs[bytes]]:
+def restored(snapshot: Mapping[str, Any], declared: Declarations) -> tuple[Held[Columns], Blobs[bytes]]:
     """What :func:`snapshot_of` was given; no consumer has been offered a group.
 
     Raises:
@@ -57,7 +58,7 @@ def _declarations(declared: Declarations) -> dict[str, Any]:
     }
 
 
-def _rows(groups: Iterable[Group[Column]], declared: Declarations) -> dict[str, Any]:
+def _rows(groups: Iterable[Group[Columns]], declared: Declarations) -> dict[str, Any]:
     """Groups and their cells. ``acked`` and ``attempts`` are ``[groups, consumers]``, consumers by name."""
     held = sorted(groups, key=lambda group: group.key)
     consumers = sorted(declared.consumers)
@@ -72,13 +73,12 @@ def _rows(groups: Iterable[Group[Column]], declared: Declarations) -> dict[str, 
     }
 
 
-def _cells(groups: Sequence[Group[Column]], spec: ColumnSpec) -> dict[str, Any]:
+def _cells(groups: Sequence[Group[Columns]], spec: ColumnSpec) -> dict[str, Any]:
     """All entries of one column; ``owners`` and ``places`` say to which group and row each belongs."""
     cells = [(group.key, group.cells[spec.name]) for group in groups if spec.name in group.cells]
     held = [(key, piece) for key, pieces in cells for piece in pieces]
     counts = [len(piece.places) for _, piece in held]
-    parts = [piece.part if piece.picks is None else piece.part.select(piece.picks) for _, piece in held]
-    column = Column.concat([Column.of(spec, []), *parts])
+    column = Column.concat([Column.of(spec, []), *(picked(piece, spec.name) for _, piece in held)])
     return {
         "owners": np.repeat(np.array([key for key, _ in held], np.int64), counts),
         "places": np.concatenate([np.empty(0, np.int64), *(piece.places for _, piece in held)]),
@@ -88,9 +88,9 @@ def _cells(groups: Sequence[Group[Column]], spec: ColumnSpec) -> dict[str, Any]:
     }
 
 
-def _groups_of(snapshot: Mapping[str, Any], declared: Declarations) -> dict[int, Group[Column]]:
+def _groups_of(snapshot: Mapping[str, Any], declared: Declarations) -> dict[int, Group[Columns]]:
     """The groups of a snapshot, with their cells."""
-    groups: dict[int, Group[Column]] = {}
+    groups: dict[int, Group[Columns]] = {}
     consumers = sorted(declared.consumers)
     lengths = np.split(snapshot["lengths"], np.cumsum(snapshot["rows"])[:-1])
     for number, key in enumerate(snapshot["groups"].tolist()):
@@ -105,7 +105,7 @@ def _groups_of(snapshot: Mapping[str, Any], declared: Declarations) -> dict[int,
     return groups
 
 
-def _fill(groups: Mapping[int, Group[Column]], spec: ColumnSpec, stored: Mapping[str, Any]) -> None:
+def _fill(groups: Mapping[int, Group[Columns]], spec: ColumnSpec, stored: Mapping[str, Any]) -> None:
     column = Column(spec, stored["values"], stored.get("offsets"))
     owners, places, versions = stored["owners"], stored["places"], stored["versions"]
     if not len(owners):
@@ -115,9 +115,9 @@ def _fill(groups: Mapping[int, Group[Column]], spec: ColumnSpec, stored: Mapping
     borders = [0, *(np.flatnonzero(new) + 1).tolist(), len(owners)]
     for start, stop in pairwise(borders):
         group = groups[int(owners[start])]
-        part = _copy(cut(column, start, stop))
-        group.cells.setdefault(spec.name, []).append(Piece(places[start:stop].copy(), part, int(versions[start])))
-        group.nbytes += part.nbytes
+        entries = Columns.of([_copy(cut(column, start, stop))])
+        group.add(Piece(places[start:stop].copy(), entries, [spec.name], int(versions[start])))
+        group.nbytes += entries.nbytes
 
 
 def _copy(column: Column) -> Column:

@@ -9,21 +9,22 @@ from relax_core.api.columns import NO_VERSION, Column, ColumnSpec, IntArray, Tab
 from relax_core.api.errors import TransportError
 from relax_core.api.transport import Lease
 from relax_core.transports.memory.group import Group, Piece
-from relax_core.transports.memory.schema import PLACE_BITS, row_ids
+from relax_core.transports.memory.schema import PLACE_BITS, Columns, row_ids
 
 NONE = np.empty(0, np.int64)
 
 
-def table_of(groups: Sequence[Group[Column]], specs: Sequence[ColumnSpec]) -> Table:
+def table_of(groups: Sequence[Group[Columns]], specs: Sequence[ColumnSpec]) -> Table:
     """All rows of some groups with columns that are complete in each of them; ids ascend if the groups do.
 
     Where a column is held in one piece, its arrays are that piece's own; otherwise they are a copy.
     """
+    if len(groups) == 1 and (table := _of_one(groups[0], specs)) is not None:
+        return table
     ids = np.concatenate([NONE, *(row_ids(group.key, range(group.rows)) for group in groups)])
     columns, versions = {}, {}
-    repeated: dict[tuple[int, int], IntArray] = {}
     for spec in specs:
-        column, version = _joined(groups, spec, repeated)
+        column, version = _joined(groups, spec)
         if spec.level == "group":
             spread = np.repeat(np.arange(len(groups)), [group.rows for group in groups])
             column, version = column.select(spread), None if version is None else version[spread]
@@ -55,23 +56,41 @@ def wanted_rows(table: Table, wanted: IntArray | None) -> Table:
     return table.select(np.searchsorted(table.ids, wanted))
 
 
-def _joined(
-    groups: Sequence[Group[Column]], spec: ColumnSpec, repeated: dict[tuple[int, int], IntArray]
-) -> tuple[Column, IntArray | None]:
+def picked(piece: Piece[Columns], name: str) -> Column:
+    """Those entries of a column that count in a piece."""
+    column = piece.entries.by_name[name]
+    return column if piece.picks is None else column.select(piece.picks)
+
+
+def _of_one(group: Group[Columns], specs: Sequence[ColumnSpec]) -> Table | None:
+    """The table of one group, if each column is in one piece with an entry for each row: as it mostly is."""
+    columns, versions, known = {}, {}, {}
+    for spec in specs:
+        name, pieces = spec.name, group.cells[spec.name]
+        piece = pieces[0]
+        if len(pieces) > 1 or piece.picks is not None or spec.level == "group":
+            return None
+        columns[name] = piece.entries.by_name[name]
+        if piece.version != NO_VERSION:
+            if piece.version not in known:  # columns that were written together share it
+                known[piece.version] = _read_only(np.full(group.rows, piece.version))
+            versions[name] = known[piece.version]
+    return Table(row_ids(group.key, range(group.rows)), np.full(group.rows, group.key), columns, versions)
+
+
+def _joined(groups: Sequence[Group[Columns]], spec: ColumnSpec) -> tuple[Column, IntArray | None]:
     """One column of all groups in the order of their rows, and the versions of its entries, if any has one."""
-    if len(groups) == 1 and len(cells := groups[0].cells[spec.name]) == 1 and cells[0].picks is None:
-        return cells[0].part, _versions(cells[0], repeated)
-    pieces: list[tuple[int, Piece[Column]]] = []
+    pieces: list[tuple[int, Piece[Columns]]] = []
     base, in_order = 0, True
     for group in groups:
         cells = group.cells[spec.name]
         in_order &= len(cells) == 1
         pieces += [(base, piece) for piece in cells]
         base += group.rows
-    parts = [piece.part if piece.picks is None else piece.part.select(piece.picks) for _, piece in pieces]
+    parts = [picked(piece, spec.name) for _, piece in pieces]
     if not parts:
         return Column.of(spec, []), None
-    column = Column.concat(parts)
+    column = parts[0] if len(parts) == 1 else Column.concat(parts)
     versions = None
     if any([piece.version != NO_VERSION for _, piece in pieces]):
         versions = np.concatenate([np.full(len(piece.places), piece.version) for _, piece in pieces])
@@ -81,12 +100,6 @@ def _joined(
     return column.select(order), None if versions is None else versions[order]
 
 
-def _versions(piece: Piece[Column], known: dict[tuple[int, int], IntArray]) -> IntArray | None:
-    """Of each entry, read-only: columns that were written together share it."""
-    if piece.version == NO_VERSION:
-        return None
-    key = len(piece.places), piece.version
-    if key not in known:
-        known[key] = np.full(*key)
-        known[key].flags.writeable = False
-    return known[key]
+def _read_only(array: IntArray) -> IntArray:
+    array.flags.writeable = False
+    return array

@@ -17,7 +17,7 @@ from relax_core.transports.memory.config import MemoryTransportConfig
 from relax_core.transports.memory.declarations import Declarations
 from relax_core.transports.memory.index import Index
 from relax_core.transports.memory.packing import packed
-from relax_core.transports.memory.schema import Writing, row_ids, split
+from relax_core.transports.memory.schema import Columns, Writing, row_ids, split
 from relax_core.transports.memory.snapshots import restored, snapshot_of
 from relax_core.transports.memory.tables import table_of, wanted_groups, wanted_rows
 
@@ -48,7 +48,7 @@ class MemoryTransport(Transport):
         self._index = self._index_of(Declarations(columns, consumers))
         self._opened = True
 
-    def _index_of(self, declared: Declarations) -> Index[Column]:
+    def _index_of(self, declared: Declarations) -> Index[Columns]:
         return Index(declared, self._capacity, self._changed.notify_all, self._clock)
 
     # Rows come in.

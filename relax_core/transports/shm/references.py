@@ -1,34 +1,46 @@
 """Groups whose columns are in shared memory, as the server and its ends tell each other of them: plain lists."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
+import msgpack
 import numpy as np
 
-from relax_core.api.columns import ColumnSpec, IntArray
-from relax_core.transports.memory.group import FIRST, Group, Piece
-from relax_core.transports.memory.schema import P
+from relax_core.api.columns import IntArray
+from relax_core.transports.memory.group import Group, Piece
+from relax_core.transports.memory.schema import E
 from relax_core.transports.shm.blocks import Block
 
+S = TypeVar("S")
 
-class Reference(NamedTuple):
-    """Where the entries of one column are.
+
+@dataclass(frozen=True)
+class Packed:
+    """Where an end has put the columns of one step: all in one block, which is in use as long as this is.
 
     Args:
-        spec: The column's type.
-        block: What keeps the memory from being used again.
-        nbytes: Bytes of values and offsets.
-        place: In the block, as its end tells it: a :class:`relax_core.transports.memory.packing.Place`.
+        rows: See :class:`relax_core.transports.memory.schema.Entries`, as for the rest.
+        block: Has them.
+        places: By name a :class:`relax_core.transports.memory.packing.Place` in the block: encoded, as the server only
+            passes it on.
     """
 
-    spec: ColumnSpec
-    block: Block
+    rows: Sequence[str]
+    shared: Sequence[str]
+    lengths: IntArray | None
     nbytes: int
-    place: Sequence[Any]
+    block: Block
+    places: bytes
 
-    def state(self) -> list[Any]:
-        """Arena, start of the block in it, and the place in the block."""
-        return [self.block.arena.key, self.block.start, self.place]
+    def nbytes_of(self, name: str) -> int:
+        """See :class:`relax_core.transports.memory.schema.Entries`."""
+        nbytes: int = msgpack.unpackb(self.places)[name][1]
+        return nbytes
+
+    def where(self) -> list[Any]:
+        """Arena, start of the block in it, and the places in the block."""
+        return [self.block.arena.key, self.block.start, self.places]
 
 
 def array_state(array: IntArray | None) -> bytes | None:
@@ -41,56 +53,46 @@ def array_of(state: bytes | None) -> IntArray | None:
     return None if state is None else _array(state)
 
 
-def cells_state(group: Group[P], names: Iterable[str], state: Callable[[P], list[Any]]) -> list[Any]:
-    """The pieces of some columns. A column in one piece mostly has every row: then no places are named."""
+def pieces_state(pieces: Iterable[Piece[E]], rows: int, entries: Callable[[E], S]) -> list[list[Any]]:
+    """Pieces of a group of so many rows. One that has every row, as most do, names no places."""
     return [
         [
-            [version, _places_state(places, len(pieces)), array_state(picks), state(part)]
-            for places, part, version, picks in pieces
+            None if len(piece.places) == rows else np.asarray(piece.places, np.int64).tobytes(),
+            array_state(piece.picks),
+            *(piece.version, piece.names, entries(piece.entries)),
         ]
-        for pieces in [group.cells[name] for name in names]
+        for piece in pieces
     ]
 
 
-def _places_state(places: range | IntArray, pieces: int) -> bytes | None:
-    whole = pieces == 1 and places[0] == 0 and places[-1] == len(places) - 1
-    return None if whole else np.asarray(places, np.int64).tobytes()
-
-
-def fill(
-    group: Group[P], specs: Sequence[ColumnSpec], cells: Sequence[Any], part: Callable[[ColumnSpec, Any], P]
-) -> None:
-    """Adds to a group the pieces that :func:`cells_state` was given, each with the part that ``part`` makes of it."""
+def fill(group: Group[E], told: Iterable[Sequence[Any]], entries: Callable[[Sequence[str], Any], E]) -> None:
+    """Adds to a group what :func:`pieces_state` gave, with the entries that ``entries`` makes of names and state."""
     every = range(group.rows)
-    for spec, told in zip(specs, cells, strict=True):
-        whole = FIRST if spec.level == "group" else every
-        group.cells[spec.name] = [
-            Piece(whole if places is None else _array(places), part(spec, state), version, array_of(picks))
-            for version, places, picks, state in told
-        ]
+    for places, picks, version, names, state in told:
+        found = every if places is None else _array(places)
+        group.add(Piece(found, entries(names, state), names, version, array_of(picks)))
 
 
 def _array(state: bytes) -> IntArray:
     return np.frombuffer(state, np.int64)
 
 
-def group_state(group: Group[P], state: Callable[[P], list[Any]]) -> list[Any]:
+def group_state(group: Group[E], entries: Callable[[E], Any]) -> list[Any]:
     """All of a group but who has been offered it."""
-    names = list(group.cells)
-    return [
-        *(group.key, group.rows, group.closed, array_state(group.lengths), list(group.acked), dict(group.attempts)),
-        *(names, cells_state(group, names, state)),
-    ]
+    pieces = pieces_state(group.written(group.cells), group.rows, entries)
+    head = [group.key, group.rows, group.closed, array_state(group.lengths), list(group.acked), dict(group.attempts)]
+    return [*head, pieces]
 
 
-def group_of(state: Sequence[Any], specs: dict[str, ColumnSpec], part: Callable[[ColumnSpec, Any], P]) -> Group[P]:
+def group_of(state: Sequence[Any], entries: Callable[[Sequence[str], Any], E]) -> Group[E]:
     """What :func:`group_state` was given."""
-    key, rows, closed, lengths, acked, attempts, names, cells = state
-    group: Group[P] = Group(key)
+    key, rows, closed, lengths, acked, attempts, pieces = state
+    group: Group[E] = Group(key)
     group.rows, group.closed = rows, closed
     group.lengths = np.frombuffer(lengths, np.int64).copy()
     group.acked.update(acked)
     group.attempts.update(attempts)
-    fill(group, [specs[name] for name in names], cells, part)
-    group.nbytes = sum([piece.part.nbytes for pieces in group.cells.values() for piece in pieces])
+    fill(group, pieces, entries)
+    found = group.written(group.cells)
+    group.nbytes = sum([piece.entries.nbytes_of(name) for piece in found for name in piece.names])
     return group

@@ -5,23 +5,21 @@ A method that has to wait is a generator: it yields until when, and is resumed t
 
 import itertools
 import time
-from collections.abc import Callable, Generator, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Generator, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from relax_core.api.columns import ColumnSpec
 from relax_core.api.errors import TransportError
 from relax_core.dataflow.ids import IdSet
 from relax_core.transports.memory.blobs import Blobs
 from relax_core.transports.memory.declarations import Declarations
 from relax_core.transports.memory.group import Group
 from relax_core.transports.memory.index import Held, Index
-from relax_core.transports.memory.schema import Entries, Writing
+from relax_core.transports.memory.schema import Writing
 from relax_core.transports.shm.blocks import Arena, Block, End
-from relax_core.transports.shm.references import Reference, array_of, cells_state, group_of, group_state
+from relax_core.transports.shm.references import Packed, array_of, group_of, group_state, pieces_state
 
 Waiting = Generator[float, None, Any]
 """Yields times of the monotonic clock, returns the result."""
@@ -37,7 +35,7 @@ class Service:
     """
 
     def __init__(self, declared: Declarations, capacity: int, changed: Callable[[], None]) -> None:
-        self._index: Index[Reference] = Index(declared, capacity, changed)
+        self._index: Index[Packed] = Index(declared, capacity, changed)
         self._declared = declared
         self._arenas: WeakValueDictionary[int, Arena] = WeakValueDictionary()
         self._keys = itertools.count()
@@ -112,12 +110,12 @@ class Service:
             if now >= deadline or self._index.reclaims[consumer] != reclaims:
                 return None
             yield min(deadline, now + self._index.seconds_until_expiry())
-        return [taken.key, taken.attempt, self._told(end, taken.groups, self._declared.light(consumer))]
+        return [taken.key, taken.attempt, self._told(end, taken.groups, self._declared.consumers[consumer].light)]
 
     def fetch(self, end: End, lease: str, columns: Sequence[str], groups: Sequence[int] | None) -> list[Any]:
         """The groups of the lease, or those named, with some columns."""
         found = self._index.leased(lease, None if groups is None else set(groups))
-        return self._told(end, found, [self._declared.schema.spec(name) for name in columns])
+        return self._told(end, found, columns)
 
     def renew(self, end: End, lease: str, seconds: float) -> None:
         self._index.renew(lease, seconds)
@@ -146,11 +144,10 @@ class Service:
     def snapshot(self, end: End) -> list[Any]:
         """The answer to unpin and everything there is."""
         held, blobs = self._index.held, self._index.blobs.held
-        cells = [pieces for group in held.groups.values() for pieces in group.cells.values()]
-        blocks = {piece.part.block for pieces in cells for piece in pieces}
+        blocks = {piece.entries.block for group in held.groups.values() for piece in group.written(group.cells)}
         return [
             end.pin(blocks | {blob.data for blob in blobs.values()}),
-            [group_state(group, Reference.state) for group in held.groups.values()],
+            [group_state(group, Packed.where) for group in held.groups.values()],
             [
                 [key, list(blob.holders), blob.data.arena.key, blob.data.start, blob.nbytes]
                 for key, blob in blobs.items()
@@ -160,8 +157,7 @@ class Service:
 
     def restore(self, end: End, groups: Sequence[Any], blobs: Sequence[Any], rest: Sequence[Any]) -> None:
         """Replaces everything; see :meth:`snapshot`."""
-        specs = self._declared.schema.specs
-        found: list[Group[Reference]] = [group_of(group, specs, partial(self._reference, end)) for group in groups]
+        found: list[Group[Packed]] = [group_of(group, lambda _, state: self._entries(end, state)) for group in groups]
         kept: Blobs[Block] = Blobs()
         for key, holders, arena, start, nbytes in blobs:
             kept.put(key, self._block(end, arena, start), nbytes, holders)
@@ -173,26 +169,17 @@ class Service:
         """See :meth:`relax_core.api.transport.Transport.depth`."""
         return self._index.depth()
 
-    def _told(self, end: End, groups: Sequence[Group[Reference]], specs: Sequence[ColumnSpec]) -> list[Any]:
+    def _told(self, end: End, groups: Sequence[Group[Packed]], names: Collection[str]) -> list[Any]:
         """The answer to unpin, and some columns of groups."""
-        names = [spec.name for spec in specs]
-        cells = [[group.key, group.rows, cells_state(group, names, Reference.state)] for group in groups]
-        blocks = {piece.part.block for group in groups for name in names for piece in group.cells[name]}
-        return [end.pin(blocks), cells]
+        found = [(group, group.written(names)) for group in groups]
+        blocks = {piece.entries.block for _, pieces in found for piece in pieces}
+        told = [[group.key, group.rows, pieces_state(pieces, group.rows, Packed.where)] for group, pieces in found]
+        return [end.pin(blocks), told]
 
-    def _entries(self, end: End, state: Sequence[Any]) -> Entries[Reference]:
+    def _entries(self, end: End, state: Sequence[Any]) -> Packed:
         """Columns that an end has packed into one block of its own."""
-        arena, start, rows, shared, lengths = state
-        block, specs = self._block(end, arena, start), self._declared.schema.specs
-        return Entries(
-            tuple([Reference(specs[name], block, place[1], place) for name, place in rows]),
-            tuple([Reference(specs[name], block, place[1], place) for name, place in shared]),
-            array_of(lengths),
-        )
-
-    def _reference(self, end: End, spec: ColumnSpec, state: Sequence[Any]) -> Reference:
-        arena, start, place = state
-        return Reference(spec, self._block(end, arena, start), place[1], place)
+        arena, start, places, rows, shared, lengths, nbytes = state
+        return Packed(rows, shared, array_of(lengths), nbytes, self._block(end, arena, start), places)
 
     @staticmethod
     def _block(end: End, arena: int, start: int) -> Block:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgpack
 import numpy as np
 import numpy.typing as npt
 
@@ -18,7 +19,7 @@ from relax_core.transports.memory.declarations import Declarations
 from relax_core.transports.memory.group import Group
 from relax_core.transports.memory.index import Held
 from relax_core.transports.memory.packing import layout, pack
-from relax_core.transports.memory.schema import Entries, row_ids, split
+from relax_core.transports.memory.schema import Columns, row_ids, split
 from relax_core.transports.memory.snapshots import restored, snapshot_of
 from relax_core.transports.memory.tables import table_of, wanted_groups, wanted_rows
 from relax_core.transports.shm.arenas import Allocator
@@ -138,7 +139,11 @@ class ShmTransport(Transport):
     def snapshot(self) -> Mapping[str, Any]:
         pin, groups, kept, (below, beyond, dropped, finished) = self._link.call("snapshot")
         declared, views = self._link.declared, Views(self._mappings, Pin(pin, self._link))
-        held = {state[0]: group_of(state, declared.schema.specs, views.column) for state in groups}
+        specs = declared.schema.specs
+        held = {
+            state[0]: group_of(state, lambda names, where: _viewed(views, where, [specs[name] for name in names]))
+            for state in groups
+        }
         blobs: Blobs[bytes] = Blobs()
         for key, holders, *place in kept:
             data = views.bytes_of(*place)
@@ -149,7 +154,7 @@ class ShmTransport(Transport):
         held, blobs = restored(snapshot, self._link.declared)
         self._link.call(
             "restore",
-            [group_state(group, self._placed_column) for group in held.groups.values()],
+            [group_state(group, self._placed) for group in held.groups.values()],
             [[key, list(blob.holders), *self._stored(blob.data)] for key, blob in blobs.held.items()],
             [held.gone.below, list(held.gone.beyond), list(held.dropped), held.finished],
         )
@@ -162,28 +167,28 @@ class ShmTransport(Transport):
 
     def _table(self, told: Any, specs: Sequence[ColumnSpec]) -> Table:
         pin, states = told
-        views, groups = Views(self._mappings, Pin(pin, self._link)), []
-        for key, rows, cells in states:
-            group: Group[Column] = Group(key)
+        views, wanted = Views(self._mappings, Pin(pin, self._link)), {spec.name: spec for spec in specs}
+
+        def columns(names: Sequence[str], where: Any) -> Columns:
+            return _viewed(views, where, [wanted[name] for name in names if name in wanted])
+
+        groups = []
+        for key, rows, pieces in states:
+            group: Group[Columns] = Group(key)
             group.rows = rows
-            fill(group, specs, cells, views.column)
+            fill(group, pieces, columns)
             groups.append(group)
         return table_of(groups, specs)
 
-    def _placed(self, entries: Entries[Column]) -> list[Any]:
+    def _placed(self, entries: Columns) -> list[Any]:
         """Entries as the server takes them, with their columns in a block of shared memory."""
-        columns = (*entries.rows, *entries.shared)
+        columns = list(entries.by_name.values())
         places, nbytes = layout(columns)
         arena, start, memory = self._allocator.allocate(nbytes)
         pack(columns, places, memory)
-        states = [(column.spec.name, place) for column, place in zip(columns, places, strict=True)]
-        rows = len(entries.rows)
-        return [arena, start, states[:rows], states[rows:], array_state(entries.lengths)]
-
-    def _placed_column(self, column: Column) -> list[Any]:
-        """A column in a block of its own, as :meth:`relax_core.transports.shm.references.Reference.state` has it."""
-        arena, start, ((_, place),), _, _ = self._placed(Entries((column,), (), None))
-        return [arena, start, place]
+        encoded = msgpack.packb(dict(zip(entries.by_name, places, strict=True)))
+        lengths = array_state(entries.lengths)
+        return [arena, start, encoded, entries.rows, entries.shared, lengths, sum([place.nbytes for place in places])]
 
     def _stored(self, data: bytes) -> tuple[int, int, int]:
         """Arena, start and size of a block with these bytes."""
@@ -202,3 +207,8 @@ class ShmTransport(Transport):
         files = Files()
         nbytes = self._link.call("arena", key, files=files)
         return mapped(files.received[0], nbytes)
+
+
+def _viewed(views: Views, where: Any, specs: Sequence[ColumnSpec]) -> Columns:
+    columns = views.columns(where, specs)
+    return Columns(columns, list(columns), [])

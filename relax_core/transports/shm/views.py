@@ -4,9 +4,10 @@ import mmap
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgpack
 import numpy as np
 import numpy.typing as npt
 
@@ -72,21 +73,20 @@ class Views:
         self._mappings = mappings
         self._pin = pin
         self._arenas: dict[int, PinnedBytes] = {}
-        self._offsets: dict[tuple[int, int], IntArray] = {}
 
-    def column(self, spec: ColumnSpec, state: Any) -> Column:
-        """The column that :meth:`relax_core.transports.shm.references.Reference.state` has told of."""
-        key, start, (entries, _, length, values, offsets) = state
-        arena = self._arenas.get(key)
-        if arena is None:
-            arena = self._arena(key)
-        array: npt.NDArray[Any] = np.ndarray((length, *spec.trailing), spec.dtype, arena, start + values)
-        if offsets is None:
-            return Column(spec, array)
-        borders = start + offsets
-        if (key, borders) not in self._offsets:  # per-token columns share theirs
-            self._offsets[key, borders] = np.ndarray((entries + 1,), np.int64, arena, borders)
-        return Column(spec, array, self._offsets[key, borders])
+    def columns(self, where: Any, specs: Iterable[ColumnSpec]) -> dict[str, Column]:
+        """Some of the columns that :meth:`relax_core.transports.shm.references.Packed.where` has told of."""
+        key, start, encoded = where
+        arena, places = self._arena(key), msgpack.unpackb(encoded)
+        borders: dict[int, IntArray] = {}
+        columns = {}
+        for spec in specs:
+            entries, _, length, values, offsets = places[spec.name]
+            array: npt.NDArray[Any] = np.ndarray((length, *spec.trailing), spec.dtype, arena, start + values)
+            if offsets is not None and offsets not in borders:  # per-token columns share theirs
+                borders[offsets] = np.ndarray((entries + 1,), np.int64, arena, start + offsets)
+            columns[spec.name] = Column(spec, array, None if offsets is None else borders[offsets])
+        return columns
 
     def bytes_of(self, key: int, start: int, nbytes: int) -> bytes:
         """A copy of some bytes."""
