@@ -86,13 +86,7 @@ class Column:
             raise ValueError(f"cannot join columns of types {[column.spec for column in columns]}")
         values = np.concatenate([column.values for column in columns])
         borders = [column.offsets for column in columns if column.offsets is not None]
-        if not borders:
-            return cls(columns[0].spec, values)
-        ends = np.cumsum([len(column.values) for column in columns])
-        shifts = np.repeat(ends - [len(column.values) for column in columns], [len(column) for column in columns])
-        offsets = np.concatenate([np.zeros(1, np.int64), *(border[1:] for border in borders)])
-        offsets[1:] += shifts
-        return cls(columns[0].spec, values, offsets)
+        return cls(columns[0].spec, values, join_offsets(borders) if borders else None)
 
     def __len__(self) -> int:
         return len(self.values) if self.offsets is None else len(self.offsets) - 1
@@ -129,6 +123,14 @@ class Column:
         np.cumsum(lengths, out=offsets[1:])
         places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
         return Column(self.spec, self.values[places], offsets)
+
+
+def join_offsets(parts: Sequence[IntArray]) -> IntArray:
+    """The offsets of several columns when their values are put end to end."""
+    sizes = np.array([part[-1] for part in parts])
+    offsets: IntArray = np.concatenate([parts[0][:1], *(part[1:] for part in parts)])
+    offsets[1:] += np.repeat(np.cumsum(sizes) - sizes, [len(part) - 1 for part in parts])
+    return offsets
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """One group's rows, column by column, as they arrive."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic
@@ -56,7 +55,7 @@ class Group(Generic[E]):
         self.complete: set[str] = set()
         self.offered: set[str] = set()
         self.acked: set[str] = set()
-        self.attempts: Counter[str] = Counter()
+        self.attempts: dict[str, int] = {}
 
     @property
     def lengths(self) -> IntArray:

@@ -158,8 +158,8 @@ class Index(Generic[E]):
         self._holdings[lease_key] = Holding(consumer, keys, self._clock() + seconds)
         groups = [self.held.groups[key] for key in keys]
         for group in groups:
-            group.attempts[consumer] += 1
-        return Taken(lease_key, groups, max(group.attempts[consumer] for group in groups))
+            group.attempts[consumer] = group.attempts.get(consumer, 0) + 1
+        return Taken(lease_key, groups, max([group.attempts[consumer] for group in groups]))
 
     def leased(self, lease_key: str, only: set[int] | None) -> list[Group[E]]:
         """Groups of a living lease that are still held, or those of them that ``only`` names."""
@@ -289,7 +289,7 @@ class Index(Generic[E]):
 
     def _offer(self, group: Group[E], consumer: str) -> None:
         """Groups that were handed out before go first: who repeats a batch gets what it had, not what came since."""
-        heapq.heappush(self._ready[consumer], (not group.attempts[consumer], group.key))
+        heapq.heappush(self._ready[consumer], (consumer not in group.attempts, group.key))
 
     def _forget(self, group: Group[E]) -> None:
         del self.held.groups[group.key]

@@ -68,7 +68,7 @@ def _rows(groups: Iterable[Group[Columns]], declared: Declarations) -> dict[str,
         "closed": np.array([group.closed for group in held], bool),
         "lengths": np.concatenate([np.empty(0, np.int64), *(group.lengths for group in held)]),
         "acked": np.array([[name in group.acked for name in consumers] for group in held], bool),
-        "attempts": np.array([[group.attempts[name] for name in consumers] for group in held], np.int64),
+        "attempts": np.array([[group.attempts.get(name, 0) for name in consumers] for group in held], np.int64),
         "cells": {spec.name: _cells(held, spec) for spec in declared.columns},
     }
 
@@ -99,7 +99,8 @@ def _groups_of(snapshot: Mapping[str, Any], declared: Declarations) -> dict[int,
         group.closed = bool(snapshot["closed"][number])
         group.lengths = lengths[number].copy()
         group.acked = {name for name, acked in zip(consumers, snapshot["acked"][number], strict=True) if acked}
-        group.attempts.update(dict(zip(consumers, snapshot["attempts"][number].tolist(), strict=True)))
+        attempts = zip(consumers, snapshot["attempts"][number].tolist(), strict=True)
+        group.attempts = {name: times for name, times in attempts if times}
     for spec in declared.columns:
         _fill(groups, spec, snapshot["cells"][spec.name])
     return groups

@@ -1,17 +1,21 @@
 """Groups as a table, which is how a consumer sees them."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from relax_core.api.columns import NO_VERSION, Column, ColumnSpec, IntArray, Table
+from relax_core.api.columns import NO_VERSION, Column, ColumnSpec, IntArray, Table, join_offsets
 from relax_core.api.errors import TransportError
 from relax_core.api.transport import Lease
 from relax_core.transports.memory.group import Group, Piece
 from relax_core.transports.memory.schema import PLACE_BITS, Columns, row_ids
 
 NONE = np.empty(0, np.int64)
+
+Known = dict[tuple[int, ...], tuple[Sequence[Any], IntArray]]
+"""What was made of some objects for a column before, by their identities; kept, so that these stay theirs."""
 
 
 def table_of(groups: Sequence[Group[Columns]], specs: Sequence[ColumnSpec]) -> Table:
@@ -23,8 +27,9 @@ def table_of(groups: Sequence[Group[Columns]], specs: Sequence[ColumnSpec]) -> T
         return table
     ids = np.concatenate([NONE, *(row_ids(group.key, range(group.rows)) for group in groups)])
     columns, versions = {}, {}
+    known: Known = {}
     for spec in specs:
-        column, version = _joined(groups, spec)
+        column, version = _joined(groups, spec, known)
         if spec.level == "group":
             spread = np.repeat(np.arange(len(groups)), [group.rows for group in groups])
             column, version = column.select(spread), None if version is None else version[spread]
@@ -78,26 +83,46 @@ def _of_one(group: Group[Columns], specs: Sequence[ColumnSpec]) -> Table | None:
     return Table(row_ids(group.key, range(group.rows)), np.full(group.rows, group.key), columns, versions)
 
 
-def _joined(groups: Sequence[Group[Columns]], spec: ColumnSpec) -> tuple[Column, IntArray | None]:
+def _joined(groups: Sequence[Group[Columns]], spec: ColumnSpec, known: Known) -> tuple[Column, IntArray | None]:
     """One column of all groups in the order of their rows, and the versions of its entries, if any has one."""
-    pieces: list[tuple[int, Piece[Columns]]] = []
-    base, in_order = 0, True
-    for group in groups:
-        cells = group.cells[spec.name]
-        in_order &= len(cells) == 1
-        pieces += [(base, piece) for piece in cells]
-        base += group.rows
-    parts = [picked(piece, spec.name) for _, piece in pieces]
-    if not parts:
+    cells = [group.cells[spec.name] for group in groups]
+    pieces = [piece for found in cells for piece in found]
+    if not pieces:
         return Column.of(spec, []), None
-    column = parts[0] if len(parts) == 1 else Column.concat(parts)
-    versions = None
-    if any([piece.version != NO_VERSION for _, piece in pieces]):
-        versions = np.concatenate([np.full(len(piece.places), piece.version) for _, piece in pieces])
-    if in_order:
+    column = _end_to_end([picked(piece, spec.name) for piece in pieces], known)
+    versions = _versions(pieces, known)
+    if all([len(found) == 1 for found in cells]):
         return column, versions
-    order = np.argsort(np.concatenate([np.asarray(piece.places) + start for start, piece in pieces]))
+    starts = np.repeat(np.cumsum([0, *(group.rows for group in groups[:-1])]), [len(found) for found in cells])
+    order = np.argsort(
+        np.concatenate([np.asarray(piece.places) + start for start, piece in zip(starts, pieces, strict=True)])
+    )
     return column.select(order), None if versions is None else versions[order]
+
+
+def _end_to_end(parts: Sequence[Column], known: Known) -> Column:
+    """As :meth:`Column.concat`; columns that share their offsets share the joined ones, too."""
+    if len(parts) == 1:
+        return parts[0]
+    values = np.concatenate([part.values for part in parts])
+    offsets = [part.offsets for part in parts if part.offsets is not None]
+    if not offsets:
+        return Column(parts[0].spec, values)
+    key = tuple(map(id, offsets))
+    if key not in known:
+        known[key] = offsets, join_offsets(offsets)
+    return Column(parts[0].spec, values, known[key][1])
+
+
+def _versions(pieces: Sequence[Piece[Columns]], known: Known) -> IntArray | None:
+    """Of each entry: columns that were written together share them."""
+    if all([piece.version == NO_VERSION for piece in pieces]):
+        return None
+    key = tuple(map(id, pieces))
+    if key not in known:
+        counts = [len(piece.places) for piece in pieces]
+        known[key] = pieces, np.repeat([piece.version for piece in pieces], counts)
+    return known[key][1]
 
 
 def _read_only(array: IntArray) -> IntArray:

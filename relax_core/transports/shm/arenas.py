@@ -50,12 +50,13 @@ class OwnArena:
 
     def allocate(self, size: int) -> int | None:
         """Start of a new block, ``None`` if there is no room."""
-        for number, (start, end) in enumerate(zip(self._starts, self._ends, strict=True)):
-            if end - start >= size:
-                self._starts[number] = start + size
-                if start + size == end:
+        for number, start in enumerate(self._starts):
+            end, stop = self._ends[number], start + size
+            if stop <= end:
+                self._starts[number] = stop
+                if stop == end:
                     del self._starts[number], self._ends[number]
-                self._used[start] = start + size
+                self._used[start] = stop
                 return start
         return None
 
@@ -116,7 +117,11 @@ class Allocator:
         """Takes a block back. All but one of the arenas that get empty give their pages back."""
         arena = self._arenas[key]
         arena.free(start)
-        if arena.is_empty and any(other.is_empty for other in self._arenas.values() if other is not arena):
+        if (
+            len(self._arenas) > 1
+            and arena.is_empty
+            and any(other.is_empty for other in self._arenas.values() if other is not arena)
+        ):
             arena.give_back()
 
     def _add(self, nbytes: int) -> OwnArena:

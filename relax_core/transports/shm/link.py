@@ -6,7 +6,6 @@ import struct
 import uuid
 import weakref
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,11 @@ from typing import Any
 from relax_core.api.errors import DeadlineExceeded, TransportError, TransportLost
 from relax_core.transports.memory.declarations import Declarations
 from relax_core.transports.shm.wire import CHUNK, SOCKET, Messages, address, encoded, error_of, receive
+
+ASK, WAIT, BRING = USES = "ask", "wait", "bring"
+"""What lines are used for. Those on which calls wait have a limit of their own, and keep it; those that bring files are
+listened to in another way.
+"""
 
 _TIMEVAL = struct.Struct("ll")
 
@@ -99,8 +103,7 @@ class Link:
         self._run_id = run_id
         self._seconds = seconds
         self._end = f"{os.getpid()}-{uuid.uuid4().hex}"
-        self._idle: dict[bool, deque[Line]] = {True: deque(), False: deque()}
-        """Lines on which calls wait have a limit of their own, and keep it."""
+        self._idle: dict[str, deque[Line]] = {use: deque() for use in USES}
         self._server = ""
         self._declared: Declarations | None = None
         weakref.finalize(self, _close, *self._idle.values())
@@ -109,7 +112,7 @@ class Link:
     def declared(self) -> Declarations:
         """What the run has declared; errors as of :meth:`call`."""
         if self._declared is None:
-            self._idle[False].append(self._line())
+            self._idle[ASK].append(self._line(ASK))
         assert self._declared is not None
         return self._declared
 
@@ -120,16 +123,18 @@ class Link:
             TransportError: The server is gone, or what it raised.
             DeadlineExceeded: It has not answered in time, or what it raised.
         """
-        idle = self._idle[wait > 0]
+        use = BRING if files is not None else WAIT if wait > 0 else ASK
+        idle = self._idle[use]
         try:
             line = idle.pop()
         except IndexError:
-            line = self._line()
+            line = self._line(use)
         done: list[int] = []
-        if self.done:
-            with suppress(IndexError):  # another thread may take the last
-                while self.done:
-                    done.append(self.done.popleft())
+        while self.done:
+            try:
+                done.append(self.done.popleft())
+            except IndexError:  # another thread has taken the last
+                break
         failure, result, freed, unused = self._ask(line, [method, done, *arguments], self._seconds + wait, files)
         idle.append(line)
         if freed:
@@ -140,14 +145,14 @@ class Link:
             raise error_of(failure)
         return result
 
-    def _line(self) -> Line:
+    def _line(self, use: str) -> Line:
         try:
             line = Line(self._path, self._seconds)
         except BlockingIOError as error:
             raise self._late("a connection") from error
         except OSError as error:
             raise self._gone(error) from error
-        _, (server, declared), *_ = self._ask(line, ["hello", [], self._end], self._seconds)
+        _, (server, declared), *_ = self._ask(line, ["hello", [], self._end, use == BRING], self._seconds)
         if self._declared is None:
             self._server, self._declared = server, Declarations.of(declared)
         elif server != self._server:

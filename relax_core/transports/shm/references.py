@@ -80,7 +80,7 @@ def _array(state: bytes) -> IntArray:
 def group_state(group: Group[E], entries: Callable[[E], Any]) -> list[Any]:
     """All of a group but who has been offered it."""
     pieces = pieces_state(group.written(group.cells), group.rows, entries)
-    head = [group.key, group.rows, group.closed, array_state(group.lengths), list(group.acked), dict(group.attempts)]
+    head = [group.key, group.rows, group.closed, array_state(group.lengths), list(group.acked), group.attempts]
     return [*head, pieces]
 
 

@@ -1,8 +1,9 @@
 """The process that serves a transport: sockets, and calls that wait. It ends when the process that opened it does."""
 
 import json
+import math
 import os
-import selectors
+import select
 import signal
 import socket
 import sys
@@ -18,7 +19,7 @@ from relax_core.api.errors import TransportError
 from relax_core.transports.memory.declarations import Declarations
 from relax_core.transports.shm.blocks import Arena, End
 from relax_core.transports.shm.service import Service, Waiting
-from relax_core.transports.shm.wire import SOCKET, Messages, address, encoded, error_state, receive
+from relax_core.transports.shm.wire import CHUNK, SOCKET, Messages, address, encoded, error_state, receive
 
 READY = b"ready\n"
 """What the process says once its socket is there."""
@@ -31,13 +32,15 @@ class Connection:
     """One connection of an end, which makes one call at a time on it.
 
     ``unheard`` is what the last answer gave: the number of its pins and the freed blocks it told of. An end that gives
-    a connection up without having made another call on it has not read that answer. ``file_of`` is an arena whose file
-    goes with the next bytes; a slow end has not taken all of ``outgoing`` yet.
+    a connection up without having made another call on it has not read that answer. Files come on connections that
+    ``brings_files``; ``file_of`` is an arena whose file goes with the next bytes. A slow end has not taken all of
+    ``outgoing`` yet.
     """
 
     socket: socket.socket
     end: End = field(default_factory=End)
     messages: Messages = field(default_factory=Messages)
+    brings_files: bool = False
     descriptors: list[int] = field(default_factory=list)
     outgoing: bytes = b""
     file_of: Arena | None = None
@@ -70,8 +73,11 @@ class Server:
         self._ends: dict[str, End] = {}
         self._parked: list[Parked] = []
         self._is_changed = False
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+        self._listener = listener
+        self._connections: dict[int, Connection] = {}
+        """By descriptor."""
+        self._poll = select.poll()  # not a selector, whose own steps take as long as most calls
+        self._poll.register(listener, select.POLLIN)
         self._own_calls: dict[str, Callable[..., Any]] = {
             "hello": self._hello,
             "add_arena": self._add_arena,
@@ -80,43 +86,47 @@ class Server:
 
     def serve(self) -> None:
         """Until standard input ends, which the process that opened the transport holds."""
-        self._selector.register(STDIN, selectors.EVENT_READ)
+        self._poll.register(STDIN, select.POLLIN)
         while True:
-            for key, events in self._selector.select(self._patience() if self._parked else None):
-                if type(key.data) is Connection:
-                    self._attend(key.data, events)
-                elif key.fileobj == STDIN:
+            for descriptor, events in self._poll.poll(self._patience() if self._parked else None):
+                connection = self._connections.get(descriptor)
+                if connection is not None:
+                    self._attend(connection, events)
+                elif descriptor == STDIN:
                     return
-                else:
-                    key.data(key.fileobj)
+                elif descriptor == self._listener.fileno():
+                    self._accept()
             if self._parked:
                 self._resume()
 
     def _note_change(self) -> None:
         self._is_changed = True
 
-    def _accept(self, listener: socket.socket) -> None:
-        accepted, _ = listener.accept()
+    def _accept(self) -> None:
+        accepted, _ = self._listener.accept()
         accepted.setblocking(False)
-        self._selector.register(accepted, selectors.EVENT_READ, Connection(accepted))
+        self._connections[accepted.fileno()] = Connection(accepted)
+        self._poll.register(accepted, select.POLLIN)
 
     def _attend(self, connection: Connection, events: int) -> None:
         try:
-            if events & selectors.EVENT_WRITE:
+            if events & select.POLLOUT:
                 self._flush(connection)
-            if events & selectors.EVENT_READ:
+            if events & ~select.POLLOUT:
                 self._receive(connection)
         except OSError:  # the other side is gone
             self._disconnect(connection)
 
     def _receive(self, connection: Connection) -> None:
-        data, descriptors = receive(connection.socket)
+        if connection.brings_files:
+            data, descriptors = receive(connection.socket)
+            connection.descriptors += descriptors
+        else:
+            data = connection.socket.recv(CHUNK)
         if not data:
             self._disconnect(connection)
             return
         connection.unheard = (0, [])
-        if descriptors:
-            connection.descriptors += descriptors
         try:
             calls = [(method, done, arguments) for method, done, *arguments in connection.messages.feed(data)]
         except (ValueError, TypeError):  # not one of ours
@@ -128,7 +138,8 @@ class Server:
             self._call(connection, method, arguments)
 
     def _disconnect(self, connection: Connection) -> None:
-        self._selector.unregister(connection.socket)
+        self._poll.unregister(connection.socket)
+        del self._connections[connection.socket.fileno()]
         connection.socket.close()
         self._parked = [parked for parked in self._parked if parked.connection is not connection]
         end, (answer, freed) = connection.end, connection.unheard
@@ -189,7 +200,8 @@ class Server:
                     self._disconnect(parked.connection)
 
     def _patience(self) -> float:
-        return max(0.0, min([parked.until for parked in self._parked]) - time.monotonic())
+        """Milliseconds, rounded up, until the first parked call has to go on."""
+        return math.ceil(max(0.0, min([parked.until for parked in self._parked]) - time.monotonic()) * 1e3)
 
     def _flush(self, connection: Connection) -> None:
         try:
@@ -203,15 +215,15 @@ class Server:
         connection.outgoing = connection.outgoing[sent:]
         if bool(connection.outgoing) != connection.is_slow:
             connection.is_slow = not connection.is_slow
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.is_slow else 0)
-            self._selector.modify(connection.socket, events, connection)
+            self._poll.modify(connection.socket, select.POLLIN | (select.POLLOUT if connection.is_slow else 0))
 
     # Calls that concern the connection.
 
-    def _hello(self, connection: Connection, end: str) -> list[Any]:
-        """The first call on each connection says which process it is of. Answers which server this is, and what is
-        declared.
+    def _hello(self, connection: Connection, end: str, brings_files: bool) -> list[Any]:
+        """The first call on each connection says which process it is of, and whether files will come on it. Answers
+        which server this is, and what is declared.
         """
+        connection.brings_files = brings_files
         connection.end = self._ends.setdefault(end, End())
         connection.end.connections += 1
         return [self._name, self._declared]

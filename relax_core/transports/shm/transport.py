@@ -183,12 +183,12 @@ class ShmTransport(Transport):
     def _placed(self, entries: Columns) -> list[Any]:
         """Entries as the server takes them, with their columns in a block of shared memory."""
         columns = list(entries.by_name.values())
-        places, nbytes = layout(columns)
-        arena, start, memory = self._allocator.allocate(nbytes)
+        places, size = layout(columns)
+        arena, start, memory = self._allocator.allocate(size)
         pack(columns, places, memory)
         encoded = msgpack.packb(dict(zip(entries.by_name, places, strict=True)))
-        lengths = array_state(entries.lengths)
-        return [arena, start, encoded, entries.rows, entries.shared, lengths, sum([place.nbytes for place in places])]
+        nbytes = sum([place.nbytes for place in places])
+        return [arena, start, encoded, entries.rows, entries.shared, array_state(entries.lengths), nbytes]
 
     def _stored(self, data: bytes) -> tuple[int, int, int]:
         """Arena, start and size of a block with these bytes."""

@@ -42,7 +42,9 @@ class Messages:
 
     def feed(self, data: bytes) -> list[Any]:
         """The messages that are whole by now."""
-        data = self._bytes + data if self._bytes else data
+        if not self._bytes and len(data) == _LENGTH.size + int.from_bytes(data[: _LENGTH.size], "little"):
+            return [msgpack.unpackb(data[_LENGTH.size :])]  # as nearly always
+        data = self._bytes + data
         found, start, size = [], 0, len(data)
         while size - start >= _LENGTH.size:
             body = start + _LENGTH.size
