@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import platform
+import queue
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -100,7 +101,7 @@ def _in_threads(way: Way, path: Path, seconds: float) -> Iterator[Sides]:
 @contextmanager
 def _in_processes(way: Way, path: Path, seconds: float) -> Iterator[Sides]:
     context = get_context("spawn")
-    results, hold = context.SimpleQueue(), context.Event()
+    results, hold = context.Queue(), context.Event()
     work = [
         context.Process(target=_side, args=(method, way, path, arguments, results, hold), daemon=True)
         for method, arguments in (("produce", (seconds,)), ("consume", ()))
@@ -111,7 +112,13 @@ def _in_processes(way: Way, path: Path, seconds: float) -> Iterator[Sides]:
     def finish() -> tuple[Any, Any]:
         if ended():
             raise RuntimeError("a side has ended; it says why above")
-        found = dict(results.get() for _ in work)
+        found, deadline = {}, time.monotonic() + seconds + 2 * PATIENCE
+        while len(found) < len(work):
+            try:
+                found.update([results.get(timeout=1.0)])
+            except queue.Empty:
+                if ended() or time.monotonic() > deadline:
+                    raise RuntimeError("a side has ended or stands still") from None
         return found["produce"], found["consume"]
 
     def ended() -> bool:
@@ -122,7 +129,8 @@ def _in_processes(way: Way, path: Path, seconds: float) -> Iterator[Sides]:
     finally:
         hold.set()
         for process in work:
-            process.join(PATIENCE)
+            process.join(PATIENCE if not ended() else 1.0)
+            process.kill()
 
 
 def _side(method: str, way: Way, path: Path, arguments: tuple[Any, ...], results: Any, hold: Any) -> None:

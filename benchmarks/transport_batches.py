@@ -134,14 +134,15 @@ class Turns:
         self._counts[2] = number + 1
         return start, number
 
-    def consume(self, get: Callable[[Touch], int]) -> float:
+    def consume(self, get: Callable[[Touch], None]) -> float:
         """Consumes until nothing is left; returns when that was."""
         number = 0
         while not self._counts[2] or number < self._counts[2]:
             if self._counts[0] <= number:
                 time.sleep(0.0001)
                 continue
-            number += get(touch)
+            get(touch)
+            number += 1
             self._counts[1] = number
         return time.monotonic()
 

@@ -11,7 +11,6 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from itertools import pairwise
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -27,7 +26,7 @@ from relax_core.api.transport import Consumer, Transport
 from relax_core.registry import load_target
 
 Put = Callable[[], None]
-Get = Callable[[Touch], int]
+Get = Callable[[Touch], None]
 
 CONSUMER = "bench-consumer"
 """Name of the consumer's actor."""
@@ -62,24 +61,18 @@ class Way(ABC):
 
     @abstractmethod
     def consumer(self) -> Get:
-        """What gets one, or what is there, touches each, and says how many these were."""
+        """What gets one and touches it."""
 
 
 class RelaxWay(Way):
     """A transport of Relax, with all it does: one group a batch, lease, acknowledgement, versions, bounded bytes.
 
     All columns come with the lease, so nothing has to be fetched.
-
-    Args:
-        shape: Of the batches.
-        name: Of the transport.
-        most: Batches that the consumer takes at once, if so many are there.
     """
 
-    def __init__(self, shape: Shape, name: str, most: int = 1) -> None:
+    def __init__(self, shape: Shape, name: str) -> None:
         super().__init__(shape)
         self._name = name
-        self._most = most
         self._folder = Path(tempfile.mkdtemp(prefix="relax-bench-"))
         self._ends: list[Transport] = []
 
@@ -107,19 +100,15 @@ class RelaxWay(Way):
         return put
 
     def consumer(self) -> Get:
-        transport, rows = self._end(), self.shape.rows
+        transport = self._end()
 
-        def get(touch: Touch) -> int:
-            lease = transport.take("consumer", 1, self._most, timeout=PATIENCE)
+        def get(touch: Touch) -> None:
+            lease = transport.take("consumer", timeout=PATIENCE)
             if lease is None:
                 raise TimeoutError("nothing to take")
-            batches = len(lease.table) // rows
             for column in lease.table.columns.values():
-                borders = column.bounds[::rows].tolist() if batches > 1 else [0, len(column.values)]
-                for start, stop in pairwise(borders):
-                    touch(column.values[start:stop])
+                touch(column.values)
             transport.ack(lease)
-            return batches
 
         return get
 
@@ -149,7 +138,7 @@ class Memcpy(Way):
         return put
 
     def consumer(self) -> Get:
-        return lambda touch: 1
+        return lambda touch: None
 
 
 class Ring(Way):
@@ -186,12 +175,11 @@ class Ring(Way):
     def consumer(self) -> Get:
         memory, (hear, used) = self._memory(), self._hears()
 
-        def get(touch: Touch) -> int:
+        def get(touch: Touch) -> None:
             for _, dtype, shape, place in msgpack.unpackb(hear()):
                 nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
                 touch(memory[place : place + nbytes].view(dtype).reshape(shape))
             used()
-            return 1
 
         return get
 
@@ -271,11 +259,10 @@ class ZeroMq(Way):
         socket.set_hwm(IN_FLIGHT)
         socket.connect(self._address)
 
-        def get(touch: Touch) -> int:
+        def get(touch: Touch) -> None:
             head, *frames = socket.recv_multipart(copy=False)
             for (_, dtype, shape), frame in zip(msgpack.unpackb(head.buffer), frames, strict=True):
                 touch(np.frombuffer(frame.buffer, dtype).reshape(shape))
-            return 1
 
         return get
 
@@ -296,11 +283,10 @@ class RayObjects(Way):
     def consumer(self) -> Get:
         import ray
 
-        def get(touch: Touch) -> int:
+        def get(touch: Touch) -> None:
             arrays = ray.get(ARRIVED.get(timeout=PATIENCE)[0])
             for array in arrays.values():
                 touch(array)
-            return 1
 
         return get
 
@@ -324,7 +310,7 @@ class TransferQueueWay(Way):
     def consumer(self) -> Get:
         client, names = self._client(), list(as_arrays(batch(self.shape)))
 
-        def get(touch: Touch) -> int:
+        def get(touch: Touch) -> None:
             arguments = {"data_fields": names, "batch_size": self.shape.rows, "task_name": "consumer"}
             deadline = time.monotonic() + PATIENCE
             while not (found := client.get_meta(partition_id=self._partition, mode="fetch", **arguments)).size:
@@ -336,7 +322,6 @@ class TransferQueueWay(Way):
                 tensor = data[name]
                 touch((tensor.values() if tensor.is_nested else tensor).numpy())
             client.clear_samples(found)
-            return 1
 
         return get
 
@@ -371,7 +356,6 @@ WAYS: dict[str, Callable[[Shape], Way]] = {
     "zeromq": ZeroMq,
     "relax memory": lambda shape: RelaxWay(shape, "memory"),
     "relax shm": lambda shape: RelaxWay(shape, "shm"),
-    "relax shm at once": lambda shape: RelaxWay(shape, "shm", IN_FLIGHT),
     "ray numpy": RayObjects,
     "relax ray": lambda shape: RelaxWay(shape, "ray"),
     "relax transferqueue": lambda shape: RelaxWay(shape, "transferqueue"),

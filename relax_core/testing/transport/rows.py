@@ -83,6 +83,25 @@ class RowRules(TransportFixtures):
             transport.fetch(lease, ["tokens"])["tokens"].values[:] = 0
         assert transport.fetch(lease, ["tokens"])["tokens"].values.tolist() == [1000, 1001]
 
+    @pytest.mark.parametrize("groups", [1, 2])
+    def test_columns_that_came_together_do_not_change_each_other(
+        self, make_transport: MakeTransport, groups: int
+    ) -> None:
+        transport, names = make_transport(), frozenset({"tokens", "logprobs"})
+        transport.open((TOKENS, LOGPROBS), (Consumer("reader", names, names),))
+        for group in range(groups):
+            columns = [Column.of(TOKENS, [[1, 2], [3]]), Column.of(LOGPROBS, [[0.0, 0.5], [0.25]])]
+            transport.append(group, columns, version=7, close=True)
+        table = taken(transport.take("reader", groups, groups)).table
+        changed = table["tokens"].offsets
+        assert changed is not None
+        for array in (changed, table["tokens"].values, table.versions["tokens"]):
+            with suppress(ValueError):  # what is handed out may be read-only
+                array[:] = 0
+        assert table["logprobs"].lengths.tolist() == [2, 1] * groups
+        assert table["logprobs"].values.tolist() == [0.0, 0.5, 0.25] * groups
+        assert table.versions["logprobs"].tolist() == [7, 7] * groups
+
     @pytest.mark.parametrize(
         "column",
         [

@@ -101,7 +101,7 @@ def _joined(groups: Sequence[Group[Columns]], spec: ColumnSpec, known: Known) ->
 
 
 def _end_to_end(parts: Sequence[Column], known: Known) -> Column:
-    """As :meth:`Column.concat`; columns that share their offsets share the joined ones, too."""
+    """As :meth:`Column.concat`; columns that share their offsets share the joined ones, read-only, too."""
     if len(parts) == 1:
         return parts[0]
     values = np.concatenate([part.values for part in parts])
@@ -110,18 +110,18 @@ def _end_to_end(parts: Sequence[Column], known: Known) -> Column:
         return Column(parts[0].spec, values)
     key = tuple(map(id, offsets))
     if key not in known:
-        known[key] = offsets, join_offsets(offsets)
+        known[key] = offsets, _read_only(join_offsets(offsets))
     return Column(parts[0].spec, values, known[key][1])
 
 
 def _versions(pieces: Sequence[Piece[Columns]], known: Known) -> IntArray | None:
-    """Of each entry: columns that were written together share them."""
+    """Of each entry, read-only: columns that were written together share them."""
     if all([piece.version == NO_VERSION for piece in pieces]):
         return None
     key = tuple(map(id, pieces))
     if key not in known:
         counts = [len(piece.places) for piece in pieces]
-        known[key] = pieces, np.repeat([piece.version for piece in pieces], counts)
+        known[key] = pieces, _read_only(np.repeat([piece.version for piece in pieces], counts))
     return known[key][1]
 
 

@@ -76,7 +76,7 @@ class Server:
         self._listener = listener
         self._connections: dict[int, Connection] = {}
         """By descriptor."""
-        self._poll = select.poll()  # not a selector, whose own steps take as long as most calls
+        self._poll = select.poll()  # not a selector, whose own steps cost as much as a small call
         self._poll.register(listener, select.POLLIN)
         self._own_calls: dict[str, Callable[..., Any]] = {
             "hello": self._hello,
