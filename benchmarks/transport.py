@@ -127,9 +127,10 @@ def _in_processes(way: Way, path: Path, seconds: float) -> Iterator[Sides]:
     try:
         yield finish, ended
     finally:
+        patience = 1.0 if ended() else PATIENCE  # who waits for a side that is gone would wait for ever
         hold.set()
         for process in work:
-            process.join(PATIENCE if not ended() else 1.0)
+            process.join(patience)
             process.kill()
 
 

@@ -7,6 +7,7 @@ clears them.
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 from relax_core.transports.memory.blobs import Blobs
@@ -21,7 +22,8 @@ Answer = tuple[Any, list[str]]
 
 
 class IndexServer:
-    """Every method is one step under one lock; ``append`` and ``take`` wait outside of it.
+    """Every method is one step under one lock; ``append`` and ``take`` wait outside of it. What is returned is pickled
+    later, so it is a copy of what the next step may change.
 
     Args:
         declared: State of the :class:`Declarations` of the run.
@@ -107,12 +109,12 @@ class IndexServer:
                 if remaining <= 0 or self._index.reclaims[consumer] != reclaims:
                     return None
                 self._changed.wait(min(remaining, self._index.seconds_until_expiry()))
-            return taken
+            return taken._replace(groups=[group.copy() for group in taken.groups])
 
     def leased(self, lease: str, only: set[int] | None) -> list[Group[Stored]]:
         """See :meth:`Index.leased`."""
         with self._changed:
-            return self._index.leased(lease, only)
+            return [group.copy() for group in self._index.leased(lease, only)]
 
     def renew(self, lease: str, seconds: float) -> None:
         """See :meth:`Transport.renew`."""
@@ -165,7 +167,10 @@ class IndexServer:
         """All there is at this moment. No row is cleared until :meth:`let_go`, or for so many seconds."""
         with self._changed:
             self._kept_until = time.monotonic() + seconds
-            return self._index.held, self._index.blobs
+            held = self._index.held
+            groups = {key: group.copy() for key, group in held.groups.items()}
+            gone, dropped, blobs = deepcopy((held.gone, held.dropped, self._index.blobs))
+            return Held(groups, gone, dropped, held.finished), blobs
 
     def let_go(self) -> Answer:
         """What :meth:`keep` gave has been read."""

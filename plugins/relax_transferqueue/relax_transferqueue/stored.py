@@ -74,26 +74,26 @@ def rows_of(group: Group[Stored]) -> set[str]:
 def fields_of(groups: Iterable[Group[Stored]], names: Iterable[str]) -> dict[str, set[str]]:
     """By row of TransferQueue, which of the named columns of these groups are in it."""
     fields: dict[str, set[str]] = {}
-    wanted = set(names)
+    names = list(names)
     for group in groups:
-        for piece in group.written(wanted):
-            fields.setdefault(piece.entries.row, set()).update(wanted.intersection(piece.names))
+        for piece in group.written(names):
+            fields.setdefault(piece.entries.row, set()).update(set(names).intersection(piece.names))
     return fields
 
 
 def without_cells(group: Group[Any]) -> Group[Any]:
     """The same group before anything is written."""
-    copied: Group[Any] = Group(group.key)
-    vars(copied).update({**vars(group), "cells": {}})
+    copied: Group[Any] = group.copy()
+    copied.cells = {}
     return copied
 
 
 def loaded(group: Group[Stored], names: Iterable[str], found: Found) -> Group[Columns]:
     """The same group with those of the named columns that it has, and their values; see :meth:`Stored.column`."""
     copied: Group[Columns] = without_cells(group)
-    wanted = set(names)
-    for piece in group.written(wanted):
-        meant = [name for name in piece.names if name in wanted]
+    names = list(names)
+    for piece in group.written(names):
+        meant = [name for name in piece.names if name in names]
         entries = Columns.of([piece.entries.column(name, found) for name in meant])
         copied.add(Piece(piece.places, entries, meant, piece.version, piece.picks))
     return copied

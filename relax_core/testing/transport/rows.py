@@ -148,6 +148,16 @@ class RowRules(TransportFixtures):
         reward(transport, ids[1:], 2.0)
         assert taken(transport.take("actor")).table["reward"].values.tolist() == [1.0, 2.0]
 
+    def test_a_repeated_write_may_have_other_lengths_where_it_adds_nothing(self, make_transport: MakeTransport) -> None:
+        transport, names = make_transport(), frozenset({"reward", "logprobs"})
+        transport.open((REWARD, LOGPROBS), (Consumer("reader", names, names),))
+        ids = transport.append(1, [Column.of(REWARD, [0.0, 1.0])], close=True)
+        transport.write(ids[:1], [Column.of(LOGPROBS, [[0.25, 0.5]])])
+        transport.write(ids, [Column.of(LOGPROBS, [[1.0, 2.0, 3.0], [4.0]])], repeat=True)
+        transport.write(ids, [Column.of(LOGPROBS, [[1.0], [2.0, 3.0]])], repeat=True)
+        table = taken(transport.take("reader")).table
+        assert [entry.tolist() for entry in entries_of(table, "logprobs")] == [[0.25, 0.5], [4.0]]
+
     def test_a_repeated_write_keeps_what_is_there(self, transport: Transport) -> None:
         ids = [*add_group(transport, 1), *add_group(transport, 2)]
         reward(transport, ids[:3], 1.0)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relax_core.api.columns import IntArray
+from relax_core.api.columns import Column, IntArray
 from relax_core.api.errors import DeadlineExceeded, EndOfStream, LeaseExpired, TransportError
 from relax_core.api.transport import Transport
 from relax_core.testing.threads import DEADLINE, in_threads
@@ -14,6 +14,7 @@ from relax_core.testing.transport.fixtures import (
     ACTOR,
     COLUMNS,
     PATIENCE,
+    REWARD,
     REWARDER,
     Clock,
     MakeTransport,
@@ -173,6 +174,22 @@ class StorageRules(TransportFixtures):
         assert copy.get_blob(blob) == b"sound"
         copy.drop([4])
         reward(copy, open_ids)
+
+    def test_a_snapshot_of_an_open_group_knows_which_rows_lack_a_column(
+        self, make_transport: MakeTransport, transport: Transport
+    ) -> None:
+        """The first of three rows have a column that the last one gets after the restore."""
+        ids = [*transport.append(1, [*token_rows(1, (2, 3)), Column.of(REWARD, [0.5, 1.5])], version=3)]
+        ids += [*transport.append(1, token_rows(1, (1,))[:2], version=4)]
+        copy = make_transport()
+        copy.open(COLUMNS, (REWARDER, ACTOR))
+        copy.restore(transport.snapshot())
+        copy.close_group(1)
+        assert copy.take("actor") is None, "a row lacks its reward"
+        reward(copy, ids[2:], 2.5)
+        table = taken(copy.take("actor")).table
+        assert table["reward"].values.tolist() == [0.5, 1.5, 2.5]
+        assert table.versions["reward"].tolist() == [3, 3, -1]
 
     def test_a_snapshot_of_other_declarations_is_refused(
         self, make_transport: MakeTransport, transport: Transport

@@ -1,4 +1,4 @@
-"""One group's rows, column by column, as they arrive."""
+"""One group's rows, step by step, as they are written."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -101,16 +101,19 @@ class Group(Generic[E]):
         found += [self._unwritten(writing, name, version, repeat) for name in entries.rows if name in self.cells]
         if shared:
             found.append(Piece(FIRST, entries, shared, version))
+        found = [piece for piece in found if len(piece.places)]
         if entries.lengths is not None:
-            self._check_lengths(places, entries.lengths)
-        return [piece for piece in found if len(piece.places)]
+            added = _added(found)
+            self._check_lengths(places[added], entries.lengths[added])
+        return found
 
     def write(self, writing: Writing[E], pieces: Sequence[Piece[E]]) -> int:
         """Adds what :meth:`pieces` has found; returns its bytes."""
         entries = writing.entries
         if entries.lengths is not None:
+            added = _added(pieces)
             known = self.lengths.copy()  # not in place: it may be the writer's array
-            known[writing.places] = entries.lengths
+            known[writing.places[added]] = entries.lengths[added]
             self._lengths = known
         for piece in pieces:
             self.add(piece)
@@ -125,6 +128,13 @@ class Group(Generic[E]):
                 self.cells[name] = (*self.cells.get(name, ()), piece)
         else:
             self.cells = dict.fromkeys(piece.names, (piece,))
+
+    def copy(self) -> "Group[E]":
+        """The same group, which does not change with this one."""
+        copied: Group[E] = Group(self.key)
+        for name, value in vars(self).items():
+            setattr(copied, name, value.copy() if isinstance(value, (dict, set)) else value)
+        return copied
 
     def written(self, names: Iterable[str]) -> list[Piece[E]]:
         """The pieces of those of some columns that are there, each piece once."""
@@ -161,3 +171,12 @@ class Group(Generic[E]):
         if wrong.size:
             row = wrong[0]
             raise TransportError(f"row {places[row]} of group {self.key} has {known[row]} tokens, not {given[row]}")
+
+
+def _added(pieces: Iterable[Piece[E]]) -> slice | IntArray:
+    """Which entries of a writing its pieces add to a row."""
+    of_rows = [piece for piece in pieces if piece.places is not FIRST]
+    if any([piece.picks is None for piece in of_rows]):
+        return slice(None)
+    picks = [piece.picks for piece in of_rows if piece.picks is not None]
+    return np.unique(np.concatenate([np.empty(0, np.int64), *picks]))

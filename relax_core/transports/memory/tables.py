@@ -21,7 +21,8 @@ Known = dict[tuple[int, ...], tuple[Sequence[Any], IntArray]]
 def table_of(groups: Sequence[Group[Columns]], specs: Sequence[ColumnSpec]) -> Table:
     """All rows of some groups with columns that are complete in each of them; ids ascend if the groups do.
 
-    Where a column is held in one piece, its arrays are that piece's own; otherwise they are a copy.
+    Where a column is held in one piece, its arrays are that piece's own; otherwise they are a copy, whose offsets and
+    versions columns may share, read-only.
     """
     if len(groups) == 1 and (table := _of_one(groups[0], specs)) is not None:
         return table

@@ -22,8 +22,8 @@ class Packed:
     Args:
         rows: See :class:`relax_core.transports.memory.schema.Entries`, as for the rest.
         block: Has them.
-        places: By name a :class:`relax_core.transports.memory.packing.Place` in the block: encoded, as the server only
-            passes it on.
+        places: By name a :class:`relax_core.transports.memory.packing.Place` in the block: encoded, as the server
+            mostly passes it on.
     """
 
     rows: Sequence[str]

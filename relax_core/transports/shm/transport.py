@@ -210,5 +210,4 @@ class ShmTransport(Transport):
 
 
 def _viewed(views: Views, where: Any, specs: Sequence[ColumnSpec]) -> Columns:
-    columns = views.columns(where, specs)
-    return Columns(columns, list(columns), [])
+    return Columns.of(list(views.columns(where, specs).values()))
