@@ -50,7 +50,7 @@ def test_an_arena_is_used_again_and_grows_only_for_what_does_not_fit() -> None:
     allocator = Allocator(lambda file, nbytes: registered.append(nbytes) or len(registered) - 1, freed)
     for _ in range(100):
         key, start, memory = allocator.allocate(1 << 20)
-        memory[:] = 1
+        memory[:] = b"x" * len(memory)
         freed.append((key, start))
     assert registered == [ARENA_BYTES]
     key, start, memory = allocator.allocate(ARENA_BYTES + 1)
@@ -65,7 +65,7 @@ def test_arenas_that_are_not_needed_give_their_pages_back() -> None:
     allocator = Allocator(lambda file, nbytes: files.append(os.dup(file)) or len(files) - 1, freed)
     blocks = [allocator.allocate(ARENA_BYTES // 2 + 1) for _ in range(3)]
     for _, _, memory in blocks:
-        memory[: 1 << 20] = 1
+        memory[: 1 << 20] = b"x" * (1 << 20)
     assert [bytes_of_memory(file) >= 1 << 20 for file in files] == [True] * 3
     freed.extend((key, start) for key, start, _ in blocks)
     allocator.allocate(64)

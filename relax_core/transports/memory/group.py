@@ -144,8 +144,8 @@ class Group(Generic[E]):
         """Of a closed group: notes which of these columns every row has by now."""
         for name in names:
             pieces = self.cells[name]
-            whole = 1 if name in pieces[0].entries.shared else self.rows
-            if sum([len(piece.places) for piece in pieces]) == whole:
+            there = len(pieces[0].places) if len(pieces) == 1 else sum([len(piece.places) for piece in pieces])
+            if there == self.rows or name in pieces[0].entries.shared:
                 self.complete.add(name)
 
     def _refuse_shared(self, entries: E) -> None:

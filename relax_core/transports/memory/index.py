@@ -152,7 +152,7 @@ class Index(Generic[E]):
         if not self._enough(consumer, minimum):
             return None
         ready = self._ready[consumer]
-        keys = sorted(heapq.heappop(ready)[1] for _ in range(min(maximum, len(ready))))
+        keys = sorted([heapq.heappop(ready)[1] for _ in range(min(maximum, len(ready)))])
         self._leases += 1
         lease_key = f"{consumer}-{self._leases}"
         self._holdings[lease_key] = Holding(consumer, keys, self._clock() + seconds)

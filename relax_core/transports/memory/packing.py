@@ -1,16 +1,19 @@
 """Columns in one stretch of memory: the copy that a transport makes of what it is given."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from relax_core.api.columns import Column, IntArray
+from relax_core.api.columns import Column, ColumnSpec, IntArray
 from relax_core.transports.memory.schema import Columns
 
 ALIGNMENT = 64
 """Bytes; a cache line, and a multiple of every dtype's size."""
+
+FEW_BYTES = 1 << 14
+"""Copying so many twice takes less time than making an array where they belong."""
 
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
@@ -59,19 +62,41 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def pack(columns: Sequence[Column], places: Sequence[Place], buffer: Bytes) -> list[tuple[Array, IntArray | None]]:
-    """Copies columns to their places in a buffer; returns the values and offsets of each there."""
-    written: dict[int, IntArray] = {}
-    return [_copy(column, place, buffer, written) for column, place in zip(columns, places, strict=True)]
+def put(columns: Sequence[Column], places: Sequence[Place], buffer: memoryview) -> None:
+    """Copies columns to their places in a buffer of bytes."""
+    written = None
+    for column, place in zip(columns, places, strict=True):
+        _put(column.values, place.values, buffer)
+        if column.offsets is not None and place.offsets is not None and place.offsets != written:
+            _put(column.offsets, place.offsets, buffer)
+            written = place.offsets
+
+
+def columns_in(
+    buffer: Bytes, start: int, specs: Iterable[ColumnSpec], places: Mapping[str, Sequence[Any]]
+) -> dict[str, Column]:
+    """Columns where they are in a buffer, ``start`` bytes from its beginning; they keep it."""
+    borders: dict[int, IntArray] = {}
+    columns = {}
+    for spec in specs:
+        entries, _, length, values, offsets = places[spec.name]
+        array: Array = np.ndarray((length, *spec.trailing), spec.dtype, buffer, start + values)
+        if offsets is not None and offsets not in borders:  # per-token columns share theirs
+            borders[offsets] = np.ndarray((entries + 1,), np.int64, buffer, start + offsets)
+        columns[spec.name] = Column(spec, array, None if offsets is None else borders[offsets])
+    return columns
 
 
 def packed(entries: Columns) -> Columns:
     """A copy of some entries in memory that nobody else has, read-only."""
     columns = list(entries.by_name.values())
     places, nbytes = layout(columns)
-    arrays = pack(columns, places, np.empty(nbytes, np.uint8))
-    copies = [read_only(Column(column.spec, *copy)) for column, copy in zip(columns, arrays, strict=True)]
-    return Columns(dict(zip(entries.by_name, copies, strict=True)), entries.rows, entries.shared, entries.lengths)
+    memory = np.empty(nbytes, np.uint8)
+    put(columns, places, memory.data)
+    memory.flags.writeable = False
+    by_name = dict(zip(entries.by_name, places, strict=True))
+    copies = columns_in(memory, 0, [column.spec for column in columns], by_name)
+    return Columns(copies, entries.rows, entries.shared, entries.lengths)
 
 
 def read_only(column: Column) -> Column:
@@ -82,12 +107,8 @@ def read_only(column: Column) -> Column:
     return column
 
 
-def _copy(column: Column, place: Place, buffer: Bytes, written: dict[int, IntArray]) -> tuple[Array, IntArray | None]:
-    values: Array = np.ndarray(column.values.shape, column.values.dtype, buffer, place.values)
-    values[...] = column.values
-    if column.offsets is None or place.offsets is None:
-        return values, None
-    if place.offsets not in written:
-        written[place.offsets] = np.ndarray(column.offsets.shape, np.int64, buffer, place.offsets)
-        written[place.offsets][...] = column.offsets
-    return values, written[place.offsets]
+def _put(array: Array, start: int, buffer: memoryview) -> None:
+    if array.nbytes <= FEW_BYTES:
+        buffer[start : start + array.nbytes] = array.tobytes()
+    else:
+        np.ndarray(array.shape, array.dtype, buffer, start)[...] = array

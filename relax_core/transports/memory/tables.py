@@ -1,6 +1,6 @@
 """Groups as a table, which is how a consumer sees them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,11 +24,13 @@ def table_of(groups: Sequence[Group[Columns]], specs: Sequence[ColumnSpec]) -> T
     Where a column is held in one piece, its arrays are that piece's own; otherwise they are a copy, whose offsets and
     versions columns may share, read-only.
     """
-    if len(groups) == 1 and (table := _of_one(groups[0], specs)) is not None:
-        return table
+    if len(groups) == 1 and len(pieces := groups[0].written([spec.name for spec in specs])) == 1:
+        group, piece = groups[0], pieces[0]
+        if piece.picks is None and len(piece.places) == group.rows:
+            columns = {spec.name: piece.entries.by_name[spec.name] for spec in specs}
+            return whole_table(group.key, group.rows, columns, piece.version)
     ids = np.concatenate([NONE, *(row_ids(group.key, range(group.rows)) for group in groups)])
-    columns, versions = {}, {}
-    known: Known = {}
+    columns, versions, known = {}, {}, Known()
     for spec in specs:
         column, version = _joined(groups, spec, known)
         if spec.level == "group":
@@ -38,6 +40,14 @@ def table_of(groups: Sequence[Group[Columns]], specs: Sequence[ColumnSpec]) -> T
         if version is not None:
             versions[spec.name] = version
     return Table(ids, ids >> PLACE_BITS, columns, versions)
+
+
+def whole_table(group: int, rows: int, columns: Mapping[str, Column], version: int) -> Table:
+    """The table of one group, all of whose rows got these columns in one step."""
+    versions = {}
+    if version != NO_VERSION:
+        versions = dict.fromkeys(columns, _read_only(np.full(rows, version)))
+    return Table(row_ids(group, range(rows)), np.full(rows, group), columns, versions)
 
 
 def wanted_groups(lease: Lease, ids: npt.ArrayLike | None) -> tuple[IntArray | None, set[int] | None]:
@@ -66,22 +76,6 @@ def picked(piece: Piece[Columns], name: str) -> Column:
     """Those entries of a column that count in a piece."""
     column = piece.entries.by_name[name]
     return column if piece.picks is None else column.select(piece.picks)
-
-
-def _of_one(group: Group[Columns], specs: Sequence[ColumnSpec]) -> Table | None:
-    """The table of one group, if each column is in one piece with an entry for each row: as it mostly is."""
-    columns, versions, known = {}, {}, {}
-    for spec in specs:
-        name, pieces = spec.name, group.cells[spec.name]
-        piece = pieces[0]
-        if len(pieces) > 1 or piece.picks is not None or spec.level == "group":
-            return None
-        columns[name] = piece.entries.by_name[name]
-        if piece.version != NO_VERSION:
-            if piece.version not in known:  # columns that were written together share it
-                known[piece.version] = _read_only(np.full(group.rows, piece.version))
-            versions[name] = known[piece.version]
-    return Table(row_ids(group.key, range(group.rows)), np.full(group.rows, group.key), columns, versions)
 
 
 def _joined(groups: Sequence[Group[Columns]], spec: ColumnSpec, known: Known) -> tuple[Column, IntArray | None]:

@@ -8,9 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-import numpy as np
-
-from relax_core.transports.memory.packing import ALIGNMENT, Bytes
+from relax_core.transports.memory.packing import ALIGNMENT
 
 ARENA_BYTES = 1 << 26
 """Size of an arena, unless a block needs a larger one. Pages that were never written to take no memory."""
@@ -38,7 +36,7 @@ class OwnArena:
     def __init__(self, key: int, mapping: mmap.mmap) -> None:
         self.key = key
         self.mapping = mapping
-        self.bytes: Bytes = np.frombuffer(mapping, np.uint8)
+        self.memory = memoryview(mapping)
         self._starts = [0]
         self._ends = [len(mapping)]
         self._used: dict[int, int] = {}
@@ -93,7 +91,7 @@ class Allocator:
         self._lock = threading.Lock()
         self._arenas: dict[int, OwnArena] = {}
 
-    def allocate(self, nbytes: int) -> tuple[int, int, Bytes]:
+    def allocate(self, nbytes: int) -> tuple[int, int, memoryview]:
         """Arena and start of a new block, and its memory."""
         size = max(1, -(-nbytes // ALIGNMENT)) * ALIGNMENT
         with self._lock:
@@ -106,12 +104,12 @@ class Allocator:
                 arena = self._add(max(ARENA_BYTES, size))
                 start = arena.allocate(size)
             assert start is not None
-            return arena.key, start, arena.bytes[start : start + size]
+            return arena.key, start, arena.memory[start : start + size]
 
     def memory(self, key: int) -> memoryview | None:
         """An arena of this process; ``None`` for one of another."""
         arena = self._arenas.get(key)
-        return None if arena is None else memoryview(arena.mapping)
+        return None if arena is None else arena.memory
 
     def _free(self, key: int, start: int) -> None:
         """Takes a block back. All but one of the arenas that get empty give their pages back."""

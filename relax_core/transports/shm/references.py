@@ -1,8 +1,7 @@
 """Groups whose columns are in shared memory, as the server and its ends tell each other of them: plain lists."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgpack
 import numpy as np
@@ -15,8 +14,7 @@ from relax_core.transports.shm.blocks import Block
 S = TypeVar("S")
 
 
-@dataclass(frozen=True)
-class Packed:
+class Packed(NamedTuple):
     """Where an end has put the columns of one step: all in one block, which is in use as long as this is.
 
     Args:

@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import GeneratorType
@@ -25,6 +25,9 @@ READY = b"ready\n"
 """What the process says once its socket is there."""
 
 STDIN = 0
+
+NOTHING: tuple[int, Sequence[tuple[int, int]]] = (0, ())
+"""What an end has not heard of when it has heard of everything."""
 
 
 @dataclass(eq=False)
@@ -45,7 +48,7 @@ class Connection:
     outgoing: bytes = b""
     file_of: Arena | None = None
     is_slow: bool = False
-    unheard: tuple[int, list[tuple[int, int]]] = (0, [])
+    unheard: tuple[int, Sequence[tuple[int, int]]] = NOTHING
 
 
 @dataclass(eq=False)
@@ -70,6 +73,7 @@ class Server:
         self._name = uuid.uuid4().hex
         self._declared = declared.state()
         self._service = Service(declared, capacity, self._note_change)
+        self._calls = self._service.calls
         self._ends: dict[str, End] = {}
         self._parked: list[Parked] = []
         self._is_changed = False
@@ -126,7 +130,7 @@ class Server:
         if not data:
             self._disconnect(connection)
             return
-        connection.unheard = (0, [])
+        connection.unheard = NOTHING
         try:
             calls = [(method, done, arguments) for method, done, *arguments in connection.messages.feed(data)]
         except (ValueError, TypeError):  # not one of ours
@@ -152,10 +156,10 @@ class Server:
 
     def _call(self, connection: Connection, method: str, arguments: list[Any]) -> None:
         try:
-            if method in self._own_calls:
+            if method in self._calls:
+                result = self._calls[method](connection.end, *arguments)
+            elif method in self._own_calls:
                 result = self._own_calls[method](connection, *arguments)
-            elif method in self._service.calls:
-                result = self._service.calls[method](connection.end, *arguments)
             else:
                 raise TransportError(f"unknown call {method!r}")
         except Exception as error:  # told to the caller; whatever it was, other ends must not lose their server

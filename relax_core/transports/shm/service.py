@@ -16,7 +16,7 @@ from relax_core.dataflow.ids import IdSet
 from relax_core.transports.memory.blobs import Blobs
 from relax_core.transports.memory.declarations import Declarations
 from relax_core.transports.memory.group import Group
-from relax_core.transports.memory.index import Held, Index
+from relax_core.transports.memory.index import Held, Index, Taken
 from relax_core.transports.memory.schema import Writing
 from relax_core.transports.shm.blocks import Arena, Block, End
 from relax_core.transports.shm.references import Packed, array_of, group_of, group_state, pieces_state
@@ -72,13 +72,18 @@ class Service:
         timeout: float,
         close: bool,
         repeat: bool,
-    ) -> Waiting:
+    ) -> list[int] | Waiting:
         """First and last place of the rows, the latter not included."""
         known = self._entries(end, entries)
-        deadline = time.monotonic() + timeout
-        while (places := self._index.append(group, rows, known, version, close, repeat)) is None:
+        places = self._index.append(group, rows, known, version, close, repeat)
+        if places is None:
+            return self._append_later(time.monotonic() + timeout, group, rows, known, version, close, repeat)
+        return [places.start, places.stop]
+
+    def _append_later(self, deadline: float, group: int, rows: int, entries: Packed, *how: Any) -> Waiting:
+        while (places := self._index.append(group, rows, entries, *how)) is None:
             if time.monotonic() >= deadline:
-                raise self._index.no_room(group, known.nbytes)
+                raise self._index.no_room(group, entries.nbytes)
             yield deadline
         return [places.start, places.stop]
 
@@ -101,16 +106,29 @@ class Service:
     def finish(self, end: End) -> None:
         self._index.finish()
 
-    def take(self, end: End, consumer: str, minimum: int, maximum: int, timeout: float, seconds: float) -> Waiting:
+    def take(
+        self, end: End, consumer: str, minimum: int, maximum: int, timeout: float, seconds: float
+    ) -> list[Any] | Waiting:
         """Key of the lease, attempt, and the groups with their light columns; ``None`` for nothing yet."""
-        deadline = time.monotonic() + timeout
+        taken = self._index.take(consumer, minimum, maximum, seconds)
+        if taken is None:
+            return self._take_later(time.monotonic() + timeout, end, consumer, minimum, maximum, seconds)
+        return self._handed_out(end, consumer, taken)
+
+    def _take_later(
+        self, deadline: float, end: End, consumer: str, minimum: int, maximum: int, seconds: float
+    ) -> Waiting:
         reclaims = self._index.reclaims[consumer]
         while (taken := self._index.take(consumer, minimum, maximum, seconds)) is None:
             now = time.monotonic()
             if now >= deadline or self._index.reclaims[consumer] != reclaims:
                 return None
             yield min(deadline, now + self._index.seconds_until_expiry())
-        return [taken.key, taken.attempt, self._told(end, taken.groups, self._declared.consumers[consumer].light)]
+        return self._handed_out(end, consumer, taken)
+
+    def _handed_out(self, end: End, consumer: str, taken: Taken[Packed]) -> list[Any]:
+        told = self._told(end, taken.groups, self._declared.consumers[consumer].light)
+        return [taken.key, taken.attempt, told]
 
     def fetch(self, end: End, lease: str, columns: Sequence[str], groups: Sequence[int] | None) -> list[Any]:
         """The groups of the lease, or those named, with some columns."""

@@ -18,10 +18,10 @@ from relax_core.transports.memory.blobs import Blobs, blob_key
 from relax_core.transports.memory.declarations import Declarations
 from relax_core.transports.memory.group import Group
 from relax_core.transports.memory.index import Held
-from relax_core.transports.memory.packing import layout, pack
+from relax_core.transports.memory.packing import layout, put
 from relax_core.transports.memory.schema import Columns, row_ids, split
 from relax_core.transports.memory.snapshots import restored, snapshot_of
-from relax_core.transports.memory.tables import table_of, wanted_groups, wanted_rows
+from relax_core.transports.memory.tables import table_of, wanted_groups, wanted_rows, whole_table
 from relax_core.transports.shm.arenas import Allocator
 from relax_core.transports.shm.config import ShmTransportConfig
 from relax_core.transports.shm.link import Files, Link
@@ -167,7 +167,12 @@ class ShmTransport(Transport):
 
     def _table(self, told: Any, specs: Sequence[ColumnSpec]) -> Table:
         pin, states = told
-        views, wanted = Views(self._mappings, Pin(pin, self._link)), {spec.name: spec for spec in specs}
+        views = Views(self._mappings, Pin(pin, self._link))
+        if len(states) == 1 and len(states[0][2]) == 1:
+            key, rows, ((places, picks, version, _, where),) = states[0]
+            if places is None and picks is None:
+                return whole_table(key, rows, views.columns(where, specs), version)
+        wanted = {spec.name: spec for spec in specs}
 
         def columns(names: Sequence[str], where: Any) -> Columns:
             return _viewed(views, where, [wanted[name] for name in names if name in wanted])
@@ -185,7 +190,7 @@ class ShmTransport(Transport):
         columns = list(entries.by_name.values())
         places, size = layout(columns)
         arena, start, memory = self._allocator.allocate(size)
-        pack(columns, places, memory)
+        put(columns, places, memory)
         encoded = msgpack.packb(dict(zip(entries.by_name, places, strict=True)))
         nbytes = sum([place.nbytes for place in places])
         return [arena, start, encoded, entries.rows, entries.shared, array_state(entries.lengths), nbytes]
@@ -193,7 +198,7 @@ class ShmTransport(Transport):
     def _stored(self, data: bytes) -> tuple[int, int, int]:
         """Arena, start and size of a block with these bytes."""
         arena, start, memory = self._allocator.allocate(len(data))
-        memory[: len(data)] = np.frombuffer(data, np.uint8)
+        memory[: len(data)] = data
         return arena, start, len(data)
 
     def _register(self, descriptor: int, nbytes: int) -> int:

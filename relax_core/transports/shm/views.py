@@ -9,9 +9,9 @@ from typing import Any
 
 import msgpack
 import numpy as np
-import numpy.typing as npt
 
-from relax_core.api.columns import Column, ColumnSpec, IntArray
+from relax_core.api.columns import Column, ColumnSpec
+from relax_core.transports.memory.packing import columns_in
 from relax_core.transports.shm.link import Link
 
 
@@ -76,17 +76,8 @@ class Views:
 
     def columns(self, where: Any, specs: Iterable[ColumnSpec]) -> dict[str, Column]:
         """Some of the columns that :meth:`relax_core.transports.shm.references.Packed.where` has told of."""
-        key, start, encoded = where
-        arena, places = self._arena(key), msgpack.unpackb(encoded)
-        borders: dict[int, IntArray] = {}
-        columns = {}
-        for spec in specs:
-            entries, _, length, values, offsets = places[spec.name]
-            array: npt.NDArray[Any] = np.ndarray((length, *spec.trailing), spec.dtype, arena, start + values)
-            if offsets is not None and offsets not in borders:  # per-token columns share theirs
-                borders[offsets] = np.ndarray((entries + 1,), np.int64, arena, start + offsets)
-            columns[spec.name] = Column(spec, array, None if offsets is None else borders[offsets])
-        return columns
+        key, start, places = where
+        return columns_in(self._arena(key), start, specs, msgpack.unpackb(places))
 
     def bytes_of(self, key: int, start: int, nbytes: int) -> bytes:
         """A copy of some bytes."""
