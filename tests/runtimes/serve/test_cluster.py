@@ -2,12 +2,14 @@
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -48,6 +50,15 @@ def program(name: str) -> str:
     return str(Path(sys.executable).with_name(name))
 
 
+def free_port() -> int:
+    """A port that no connection gets before the cluster has it: below those that the system gives out by itself."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
+
+
 @dataclass
 class Cluster:
     """A cluster of its own process, and what is started in it.
@@ -71,20 +82,22 @@ class Cluster:
 
     def head(self) -> None:
         """Starts it, on ports that are free."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            client = free.getsockname()[1]
         ports = [f"--{name}=0" for name in ("port", "dashboard-port", "dashboard-agent-listen-port")]
         size = ["--num-cpus=8", f"--object-store-memory={100 * 2**20}", f"--temp-dir={self.folder}"]
         command = [program("ray"), "start", "--head", "--block", "--disable-usage-stats", *ports, *size]
         with (self.folder / "head.log").open("w") as log:
-            self.start(*command, f"--ray-client-server-port={client}", "--include-dashboard=true", stdout=log)
-        told = until("the cluster", lambda: self._told("RAY_API_SERVER_ADDRESS='"))
-        self.dashboard = told.partition("'")[0]
-        self.address = (self.folder / "ray_current_cluster").read_text().strip()
+            head = self.start(
+                *command, f"--ray-client-server-port={free_port()}", "--include-dashboard=true", stdout=log
+            )
 
-    def _told(self, before: str) -> str:
-        return (self.folder / "head.log").read_text().partition(before)[2]
+        def address() -> str:
+            assert head.poll() is None, _read(self.folder / "head.log")
+            return _read(self.folder / "ray_current_cluster").strip()
+
+        self.address = until("the cluster", address)
+        # Ray has said where the dashboard is before it wrote down where the cluster is.
+        told = _read(self.folder / "head.log")
+        self.dashboard = told.partition("RAY_API_SERVER_ADDRESS='")[2].partition("'")[0]
 
     def submit(self, *command: str) -> "subprocess.Popen[str]":
         """``ray job submit``, again while Ray's agent is not up."""
