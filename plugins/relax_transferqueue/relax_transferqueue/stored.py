@@ -75,9 +75,10 @@ def fields_of(groups: Iterable[Group[Stored]], names: Iterable[str]) -> dict[str
     """By row of TransferQueue, which of the named columns of these groups are in it."""
     fields: dict[str, set[str]] = {}
     names = list(names)
+    wanted = set(names)
     for group in groups:
         for piece in group.written(names):
-            fields.setdefault(piece.entries.row, set()).update(set(names).intersection(piece.names))
+            fields.setdefault(piece.entries.row, set()).update(wanted.intersection(piece.names))
     return fields
 
 

@@ -1,7 +1,7 @@
 """Bytes by their content: media and other things that many rows share."""
 
 import hashlib
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 from relax_core.api.errors import TransportError
@@ -59,9 +59,9 @@ class Blobs(Generic[D]):
                 del self.held[key]
                 self.nbytes -= blob.nbytes
 
-    def nbytes_of(self, groups: Set[int]) -> int:
-        """Bytes of all that any of these groups holds."""
-        return sum([blob.nbytes for blob in self.held.values() if not blob.holders.isdisjoint(groups)])
+    def nbytes_of(self, meant: Callable[[int], bool]) -> int:
+        """Bytes of all that any group holds which is meant."""
+        return sum([blob.nbytes for blob in self.held.values() if any(map(meant, blob.holders))])
 
 
 def blob_key(data: bytes) -> str:

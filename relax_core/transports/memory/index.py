@@ -270,13 +270,13 @@ class Index(Generic[E]):
     def _fits(self, group: Group[E], size: int) -> bool:
         if not self._capacity:
             return True
-        needed = group.nbytes + size + (self.blobs.nbytes_of({group.key}) if self.blobs.held else 0)
+        needed = group.nbytes + size + self.blobs.nbytes_of(lambda key: key == group.key)
         if needed > self._capacity:
             raise TransportError(
                 f"group {group.key} would have {needed} bytes, its blobs included; capacity_bytes is {self._capacity}"
             )
         # Blobs of groups that wait here for room, too, must not keep each other out.
-        blobs = self.blobs.nbytes_of({*self.held.groups, group.key}) if self.blobs.held else 0
+        blobs = self.blobs.nbytes_of(lambda key: key == group.key or key in self.held.groups)
         return self._nbytes + blobs + size <= self._capacity
 
     def _settle(self, group: Group[E], names: Iterable[str]) -> None:

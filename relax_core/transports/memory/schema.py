@@ -119,27 +119,20 @@ class Schema:
         Raises:
             TransportError: Names the column and what is wrong with it.
         """
-        by_name: dict[str, Column] = {}
-        per_row, per_group = [], []
         token: Column | None = None  # the first per-token column; the others have its lengths, and mostly its offsets
         for column in columns:
             self._check_type(column)
-            name, level = column.spec.name, column.spec.level
-            by_name[name] = column
-            if level == "group":
-                self._check_count(column, groups)
-                per_group.append(name)
-                continue
-            per_row.append(name)
+            level = column.spec.level
             if token is None or level != "token":
-                self._check_count(column, rows)
+                self._check_count(column, groups if level == "group" else rows)
                 token = column if level == "token" else token
             elif not _is_cut_alike(column, token):
                 self._check_count(column, rows)
                 raise _other_lengths(column, token)
-        if len(by_name) < len(columns):
+        checked = Columns.of(columns, None if token is None else token.lengths)
+        if len(checked.by_name) < len(columns):
             raise TransportError(f"a column is given twice among {sorted(column.spec.name for column in columns)}")
-        return Columns(by_name, per_row, per_group, None if token is None else token.lengths)
+        return checked
 
     def check_append(self, group: int, columns: Sequence[Column]) -> tuple[int, Columns]:
         """The number of rows that ``columns`` add to a group, and the columns by name.

@@ -115,11 +115,7 @@ class Allocator:
         """Takes a block back. All but one of the arenas that get empty give their pages back."""
         arena = self._arenas[key]
         arena.free(start)
-        if (
-            len(self._arenas) > 1
-            and arena.is_empty
-            and any(other.is_empty for other in self._arenas.values() if other is not arena)
-        ):
+        if arena.is_empty and any(other.is_empty for other in self._arenas.values() if other is not arena):
             arena.give_back()
 
     def _add(self, nbytes: int) -> OwnArena:

@@ -81,10 +81,12 @@ class Service:
         return [places.start, places.stop]
 
     def _append_later(self, deadline: float, group: int, rows: int, entries: Packed, *how: Any) -> Waiting:
-        while (places := self._index.append(group, rows, entries, *how)) is None:
+        places = None
+        while places is None:
             if time.monotonic() >= deadline:
                 raise self._index.no_room(group, entries.nbytes)
             yield deadline
+            places = self._index.append(group, rows, entries, *how)
         return [places.start, places.stop]
 
     def write(self, end: End, writings: Sequence[Any], version: int | None, repeat: bool) -> None:
@@ -119,11 +121,13 @@ class Service:
         self, deadline: float, end: End, consumer: str, minimum: int, maximum: int, seconds: float
     ) -> Waiting:
         reclaims = self._index.reclaims[consumer]
-        while (taken := self._index.take(consumer, minimum, maximum, seconds)) is None:
+        taken = None
+        while taken is None:
             now = time.monotonic()
             if now >= deadline or self._index.reclaims[consumer] != reclaims:
                 return None
             yield min(deadline, now + self._index.seconds_until_expiry())
+            taken = self._index.take(consumer, minimum, maximum, seconds)
         return self._handed_out(end, consumer, taken)
 
     def _handed_out(self, end: End, consumer: str, taken: Taken[Packed]) -> list[Any]:
