@@ -3,6 +3,7 @@ becomes of memory and processes, whoever dies.
 """
 
 import os
+import resource
 import signal
 import socket
 import stat
@@ -20,11 +21,18 @@ import pytest
 
 from relax_core.api.columns import Table
 from relax_core.api.context import Context
-from relax_core.api.errors import TransportError
+from relax_core.api.errors import DeadlineExceeded, TransportError
 from relax_core.api.transport import Lease, Transport
 from relax_core.testing.threads import DEADLINE
 from relax_core.testing.transport import ProcessTransportContract, works
-from relax_core.testing.transport.fixtures import COLUMNS, REWARDER, MakeTransport, add_group, groups_of, taken
+from relax_core.testing.transport.fixtures import (
+    COLUMNS,
+    REWARDER,
+    MakeTransport,
+    add_group,
+    groups_of,
+    taken,
+)
 from relax_core.testing.transport.peers import Connect, Peers
 from relax_core.testing.transport.servers import CALL_SECONDS
 from relax_core.transports.shm.config import ShmTransportConfig
@@ -130,6 +138,44 @@ def test_a_table_is_never_overwritten_while_it_is_used(transport: ShmTransport) 
     kept = [wide(transport, group)[1] for group in range(1000, 1010)]
     assert memory_of(transport) > before + 7 * ROWS * LENGTH * 8, "and what is used is not"
     assert all((table["tokens"].values == 1000 + number).all() for number, table in enumerate(kept))
+
+
+@pytest.mark.parametrize("seconds", [1j, 1 << 70], ids=["no form", "too long"])
+def test_a_call_that_cannot_be_sent_changes_nothing(transport: ShmTransport, seconds: Any) -> None:
+    lease, table = wide(transport, 0)
+    works.add_wide(transport, 1, ROWS, LENGTH)
+    transport.drop([1])  # the answer tells of memory that is free, and must not be taken for unread
+    with pytest.raises(TransportError, match="cannot be sent"):
+        transport.renew(lease, seconds)
+    for group in (2, 3):
+        works.add_wide(transport, group, ROWS, LENGTH)
+    assert (table["tokens"].values == 0).all()
+    found = transport.fetch(taken(transport.take("rewarder", 2, 2)), ["tokens"])["tokens"]
+    assert (found.values == np.repeat([2, 3], ROWS * LENGTH)).all()
+
+
+def test_memory_is_free_whoever_hears_of_it(transport: ShmTransport, tmp_path: Path) -> None:
+    for group in range(8):
+        works.add_wide(transport, group, ROWS, LENGTH)
+    end(tmp_path).drop(range(8))
+    assert transport.take("rewarder", timeout=0.01) is None  # the first call that waits: on a connection of its own
+    for group in range(8, 16):
+        works.add_wide(transport, group, ROWS, LENGTH)
+    assert memory_of(transport) < 12 * ROWS * LENGTH * 8
+
+
+def test_a_server_that_can_open_nothing_more_serves_whom_it_has(transport: ShmTransport, tmp_path: Path) -> None:
+    add_group(transport, 1)
+    server = server_of(transport)
+    opened, most = len(os.listdir(f"/proc/{server}/fd")), resource.prlimit(server, resource.RLIMIT_NOFILE)[1]
+    resource.prlimit(server, resource.RLIMIT_NOFILE, (opened + 1, most))
+    impatient = partial(ShmTransport, ShmTransportConfig(call_seconds=1.0), Context("test", 0, tmp_path))
+    with pytest.raises(DeadlineExceeded):
+        impatient().depth()
+    assert transport.depth()["groups"] == 1
+    resource.prlimit(server, resource.RLIMIT_NOFILE, (opened + 3, most))
+    assert transport.depth()["groups"] == 1
+    assert impatient().depth()["groups"] == 1, "where there is room again, it answers whoever comes"
 
 
 def test_rows_outlive_the_process_that_wrote_them_and_its_memory_does_not(

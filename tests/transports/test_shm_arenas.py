@@ -2,12 +2,18 @@
 
 import mmap
 import os
+import threading
 from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relax_core.testing.threads import DEADLINE, in_threads
 from relax_core.transports.shm.arenas import ARENA_BYTES, Allocator, OwnArena, anonymous_file
+from relax_core.transports.shm.views import Mappings
 
 SIZE = 1 << 16
 STEPS = st.lists(st.tuples(st.booleans(), st.integers(1, 1 << 14)), max_size=60)
@@ -72,6 +78,35 @@ def test_arenas_that_are_not_needed_give_their_pages_back() -> None:
     assert [bytes_of_memory(file) > 0 for file in files].count(True) == 1
     for file in files:
         os.close(file)
+
+
+def test_nobody_waits_for_another_ones_call_to_the_server() -> None:
+    may = threading.Event()
+    keys = iter(range(3))
+
+    def answered(file: int, nbytes: int) -> int:
+        key = next(keys)
+        assert key == 0 or may.wait(DEADLINE)
+        return key
+
+    allocator = Allocator(answered, deque())
+    allocator.allocate(1)
+
+    def found(key: int) -> memoryview:
+        assert key == 1 or may.wait(DEADLINE)
+        return memoryview(bytes([key]))
+
+    mappings = Mappings(found, deque())
+    allocate = partial(allocator.allocate, ARENA_BYTES)
+    calls: list[Callable[[], Any]] = [allocate, allocate, partial(mappings.memory, 0)]
+    waiting = [threading.Thread(target=call, daemon=True) for call in calls]
+    for thread in waiting:
+        thread.start()
+    in_threads(lambda: allocator.allocate(1), lambda: mappings.memory(1))
+    may.set()
+    for thread in waiting:
+        thread.join(DEADLINE)
+    assert [allocator.memory(key) is None for key in range(4)] == [False, False, False, True]
 
 
 def test_a_file_in_memory_has_no_name_and_takes_nothing_before_it_is_written() -> None:

@@ -1,6 +1,7 @@
 """Rules of rows and columns."""
 
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from relax_core.api.columns import Column, ColumnSpec
 from relax_core.api.errors import TransportError
 from relax_core.api.transport import Consumer, Transport
+from relax_core.testing.transport import works
 from relax_core.testing.transport.fixtures import (
     COLUMNS,
     LOGPROBS,
@@ -43,6 +45,28 @@ class RowRules(TransportFixtures):
         assert table["tokens"].spec == TOKENS
         assert table["tokens"].values.dtype == np.int64
         assert table.versions["tokens"].tolist() == [9, 9, 10, 10], "the version given with the entry stays with it"
+
+    def test_a_table_stays_as_it_is_while_it_is_used(self, transport: Transport) -> None:
+        works.add_wide(transport, 0, 4, 2048)
+        lease = taken(transport.take("rewarder"))
+        tokens, tasks = transport.fetch(lease, ["tokens"])["tokens"], lease.table
+        transport.ack(lease)
+        transport.drop([0])
+        for group in range(1, 5):
+            works.add_wide(transport, group, 4, 2048)
+            transport.ack(taken(transport.take("rewarder")))
+            transport.drop([group])
+        assert (tokens.values == 0).all() and (tokens.lengths == 2048).all()
+        assert [entry.tolist() for entry in entries_of(tasks, "task")] == [[0, 7]] * 4
+
+    def test_integers_may_be_those_of_numpy(self, transport: Transport) -> None:
+        numbers: Any = np.arange(1, 3)
+        one, two = numbers
+        for group in (one, two):
+            transport.append(group, token_rows(1, (2,)), version=group)
+            transport.close_group(group)
+        lease = taken(transport.take("rewarder", two, two))
+        assert transport.fetch(lease, ["tokens"]).versions["tokens"].tolist() == [1, 2]
 
     def test_fetch_gives_rows_in_the_order_asked(self, transport: Transport) -> None:
         ids = [*add_group(transport, 1), *add_group(transport, 2)]

@@ -13,6 +13,7 @@ from relax_core.api.columns import Column
 from relax_core.api.errors import DeadlineExceeded, EndOfStream, LeaseExpired, TransportError
 from relax_core.api.transport import Lease, Transport
 from relax_core.testing.threads import in_threads
+from relax_core.testing.transport import works
 from relax_core.testing.transport.fixtures import (
     ACTOR,
     COLUMNS,
@@ -22,6 +23,7 @@ from relax_core.testing.transport.fixtures import (
     MakeTransport,
     TransportFixtures,
     add_group,
+    groups_of,
     taken,
     token_rows,
 )
@@ -65,6 +67,28 @@ class ServerRules(TransportFixtures):
         finally:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
+
+    def test_after_its_server_stood_still_everything_goes_on(
+        self, make_impatient: MakeTransport, server: Callable[[Transport], int]
+    ) -> None:
+        transport = make_impatient()
+        transport.open(COLUMNS, (REWARDER, ACTOR))
+        works.add_wide(transport, 0, 4, 2048)
+        lease = taken(transport.take("rewarder"))
+        tokens = transport.fetch(lease, ["tokens"])["tokens"]
+        process = server(transport)
+        os.kill(process, signal.SIGSTOP)
+        try:
+            calls: list[Callable[[], Any]] = [transport.depth, transport.snapshot]
+            calls += [partial(transport.append, group, token_rows(group, (2,))) for group in (1, 2)]
+            in_threads(*(partial(_assert_typed, call) for call in calls))
+        finally:
+            os.kill(process, signal.SIGCONT)
+        transport.ack(lease)
+        for group in range(3, 7):
+            works.add_wide(transport, group, 4, 2048)
+        assert (tokens.values == 0).all(), "whoever holds a table was not taken for dead"
+        assert {3, 4, 5, 6} <= set(groups_of(taken(transport.take("rewarder", 4, 9))))
 
     @staticmethod
     def _fill(transport: Transport) -> tuple[Any, Lease, str]:

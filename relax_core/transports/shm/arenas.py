@@ -99,12 +99,13 @@ class Allocator:
                 self._free(*self._freed.popleft())
             for arena in self._arenas.values():
                 if (start := arena.allocate(size)) is not None:
-                    break
-            else:
-                arena = self._add(max(ARENA_BYTES, size))
-                start = arena.allocate(size)
-            assert start is not None
-            return arena.key, start, arena.memory[start : start + size]
+                    return arena.key, start, arena.memory[start : start + size]
+        arena = self._made(max(ARENA_BYTES, size))  # not under the lock: each call to the server has its own deadline
+        start = arena.allocate(size)
+        assert start is not None
+        with self._lock:
+            self._arenas[arena.key] = arena
+        return arena.key, start, arena.memory[start : start + size]
 
     def memory(self, key: int) -> memoryview | None:
         """An arena of this process; ``None`` for one of another."""
@@ -118,12 +119,11 @@ class Allocator:
         if arena.is_empty and any(other.is_empty for other in self._arenas.values() if other is not arena):
             arena.give_back()
 
-    def _add(self, nbytes: int) -> OwnArena:
+    def _made(self, nbytes: int) -> OwnArena:
+        """A new arena, which the server knows of."""
         descriptor = anonymous_file(nbytes)
         try:
             mapping = mmap.mmap(descriptor, nbytes)
-            key = self._register(descriptor, nbytes)
+            return OwnArena(self._register(descriptor, nbytes), mapping)
         finally:
             os.close(descriptor)
-        self._arenas[key] = OwnArena(key, mapping)
-        return self._arenas[key]

@@ -104,15 +104,18 @@ class Link:
         self._seconds = seconds
         self._end = f"{os.getpid()}-{uuid.uuid4().hex}"
         self._idle: dict[str, deque[Line]] = {use: deque() for use in USES}
+        self._lives: deque[Line] = deque()
+        """A line that no call is made on, or several: as long as it is there, the server knows that this process lives,
+        also when calls have failed and given their lines up."""
         self._server = ""
         self._declared: Declarations | None = None
-        weakref.finalize(self, _close, *self._idle.values())
+        weakref.finalize(self, _close, self._lives, *self._idle.values())
 
     @property
     def declared(self) -> Declarations:
         """What the run has declared; errors as of :meth:`call`."""
         if self._declared is None:
-            self._idle[ASK].append(self._line(ASK))
+            self._lives.append(self._connected(ASK))
         assert self._declared is not None
         return self._declared
 
@@ -135,24 +138,32 @@ class Link:
                 done.append(self.done.popleft())
             except IndexError:  # another thread has taken the last
                 break
-        failure, result, freed, unused = self._ask(line, [method, done, *arguments], self._seconds + wait, files)
+        try:
+            message = encoded([method, done, *arguments])
+        except (TypeError, ValueError, OverflowError) as error:
+            idle.append(line)  # not given up: the server would take it that its last answer was never read
+            self.done.extend(done)
+            raise TransportError(f"{method}: an argument cannot be sent: {error}") from error
+        failure, result = self._ask(line, method, message, self._seconds + max(wait, 0.0), files)
         idle.append(line)
-        if freed:
-            self.freed.extend(freed)
-        if unused:
-            self.unused.extend(unused)
         if failure:
             raise error_of(failure)
         return result
 
     def _line(self, use: str) -> Line:
+        if not self._lives:
+            self._lives.append(self._connected(ASK))
+        return self._connected(use)
+
+    def _connected(self, use: str) -> Line:
         try:
             line = Line(self._path, self._seconds)
         except BlockingIOError as error:
             raise self._late("a connection") from error
         except OSError as error:
             raise self._gone(error) from error
-        _, (server, declared), *_ = self._ask(line, ["hello", [], self._end, use == BRING], self._seconds)
+        hello = encoded(["hello", [], self._end, use == BRING])
+        _, (server, declared) = self._ask(line, "hello", hello, self._seconds)
         if self._declared is None:
             self._server, self._declared = server, Declarations.of(declared)
         elif server != self._server:
@@ -160,16 +171,21 @@ class Link:
             raise self._gone(ConnectionResetError("another one has taken its place"))
         return line
 
-    def _ask(self, line: Line, call: list[Any], seconds: float, files: Files | None = None) -> Any:
-        """The server's whole answer. A line that fails is given up."""
+    def _ask(self, line: Line, method: str, message: bytes, seconds: float, files: Files | None = None) -> Any:
+        """The error and the result of a call. A line that fails is given up."""
         try:
-            return line.call(encoded(call), seconds, files)
+            failure, result, freed, unused = line.call(message, seconds, files)
         except BlockingIOError as error:
             line.socket.close()
-            raise self._late(call[0]) from error
+            raise self._late(method) from error
         except OSError as error:
             line.socket.close()
             raise self._gone(error) from error
+        if freed:
+            self.freed.extend(freed)
+        if unused:
+            self.unused.extend(unused)
+        return failure, result
 
     def _late(self, what: str) -> DeadlineExceeded:
         return DeadlineExceeded(

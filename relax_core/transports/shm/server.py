@@ -1,8 +1,10 @@
 """The process that serves a transport: sockets, and calls that wait. It ends when the process that opened it does."""
 
+import errno
 import json
 import math
 import os
+import resource
 import select
 import signal
 import socket
@@ -25,6 +27,9 @@ READY = b"ready\n"
 """What the process says once its socket is there."""
 
 STDIN = 0
+
+NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Errors of a process, or a system, that can have no further connection."""
 
 NOTHING: tuple[int, Sequence[tuple[int, int]]] = (0, ())
 """What an end has not heard of when it has heard of everything."""
@@ -77,6 +82,8 @@ class Server:
         self._ends: dict[str, End] = {}
         self._parked: list[Parked] = []
         self._is_changed = False
+        self._is_full = False
+        """Whether no further connection can be opened, for now."""
         self._listener = listener
         self._connections: dict[int, Connection] = {}
         """By descriptor."""
@@ -107,7 +114,13 @@ class Server:
         self._is_changed = True
 
     def _accept(self) -> None:
-        accepted, _ = self._listener.accept()
+        try:
+            accepted, _ = self._listener.accept()
+        except OSError as error:
+            if error.errno in NO_ROOM:  # whoever waits has a deadline; the ends that are there must go on
+                self._poll.unregister(self._listener)
+                self._is_full = True
+            return
         accepted.setblocking(False)
         self._connections[accepted.fileno()] = Connection(accepted)
         self._poll.register(accepted, select.POLLIN)
@@ -120,6 +133,9 @@ class Server:
                 self._receive(connection)
         except OSError:  # the other side is gone
             self._disconnect(connection)
+        if self._is_full:  # that may have made room
+            self._poll.register(self._listener, select.POLLIN)
+            self._is_full = False
 
     def _receive(self, connection: Connection) -> None:
         if connection.brings_files:
@@ -234,6 +250,9 @@ class Server:
 
     def _add_arena(self, connection: Connection, nbytes: int) -> int:
         """The message brings the file."""
+        if not connection.descriptors:
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            raise TransportError(f"the transport's server can open no further file; its limit is {limit}")
         return self._service.add_arena(connection.end, connection.descriptors.pop(), nbytes)
 
     def _arena(self, connection: Connection, key: int) -> int:
@@ -251,6 +270,9 @@ def main(folder: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the process that opened the transport says when it ends
     os.umask(0o077)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each arena and each connection is an open file
     settings = json.loads(sys.stdin.readline())
     path, ours = Path(folder, SOCKET), Path(folder, f"{SOCKET}-{os.getpid()}")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

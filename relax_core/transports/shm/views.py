@@ -56,9 +56,12 @@ class Mappings:
         with self._lock:
             while self._unused:
                 self._mapped.pop(self._unused.popleft(), None)
-            if key not in self._mapped:
-                self._mapped[key] = self._find(key).toreadonly()
-            return self._mapped[key]
+            memory = self._mapped.get(key)
+        if memory is None:
+            memory = self._find(key).toreadonly()  # not under the lock: each call to the server has its own deadline
+            with self._lock:
+                memory = self._mapped.setdefault(key, memory)
+        return memory
 
 
 class Views:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import numpy as np
 
 from relax_core.api.errors import DeadlineExceeded, EndOfStream, LeaseExpired, RelaxError, TransportError
 
@@ -29,9 +30,22 @@ _ERRORS = {error.__name__: error for error in (TransportError, EndOfStream, Leas
 
 
 def encoded(message: Any) -> bytes:
-    """A message with its length before it."""
-    body: bytes = msgpack.packb(message)
+    """A message with its length before it.
+
+    Raises:
+        TypeError: Something in it has no form in msgpack.
+        ValueError: Something is too long.
+        OverflowError: An integer has more than 64 bits.
+    """
+    body: bytes = msgpack.packb(message, default=_plain)
     return _LENGTH.pack(len(body)) + body
+
+
+def _plain(value: Any) -> Any:
+    """Scalars of numpy are as good as Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} {value!r} has no form in msgpack")
 
 
 class Messages:
