@@ -131,21 +131,24 @@ class RewardRole(BackgroundRole[Scoring]):
         ended = [task for task in self._running if task.done()]
         for task in ended:
             scoring, result = self._running[task], task.result()
-            self._write(scoring, result)
-            scoring.open.close()
-            self._acknowledge(scoring.lease)
+            with scoring.open:
+                self._settle(scoring, result)
             del self._running[task]
-            self._untold.append((scoring, result))
         return bool(ended)
 
-    def _acknowledge(self, lease: Lease) -> None:
+    def _settle(self, scoring: Scoring, result: GroupScores) -> None:
         try:
-            self._transport.ack(lease)
+            if self.shared:
+                self._transport.renew(scoring.lease, SHARED_LEASE)
+            self._write(scoring, result)
+            self._transport.ack(scoring.lease)
         except LeaseExpired:
             if not self.shared:
                 raise
-            # This process stood still, and another one has the group: its scores are as good.
+            # This process stood still, and another one has the group, or had it: its scores are as good.
             self._hub.count("reward/lease_lost")
+        else:
+            self._untold.append((scoring, result))
 
     def _sample(self, table: Table, row: int) -> Sample:
         tokens = table["tokens"][row][table["loss_mask"][row].astype(bool)].tolist()

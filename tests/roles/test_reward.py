@@ -22,6 +22,7 @@ from relax_core.roles.reward import SHARED_LEASE, RewardRole
 from relax_core.roles.role import Progress
 from relax_core.roles.scoring import NamedReward, Scorer
 from relax_core.runtimes.watch import Watch
+from relax_core.testing.transport.fixtures import taken
 from relax_core.transports.memory.config import MemoryTransportConfig
 from relax_core.transports.memory.transport import MemoryTransport
 from tests.roles.conftest import append_group, grpo_plan, opened, until_done
@@ -202,8 +203,9 @@ async def test_a_group_in_which_everybody_abstains_is_no_group_of_equal_rewards(
     assert not ledger.rewards_in_row
 
 
+@pytest.mark.parametrize("trained", [False, True], ids=["scored", "scored and trained"])
 async def test_a_replica_that_stood_still_gives_way_to_another(
-    ledger: Ledger, hub: MetricHub, tiny_model_path: Path
+    ledger: Ledger, hub: MetricHub, tiny_model_path: Path, trained: bool
 ) -> None:
     now, plan = 0.0, grpo_plan()
     transport = MemoryTransport(MemoryTransportConfig(), clock=lambda: now)
@@ -220,10 +222,14 @@ async def test_a_replica_that_stood_still_gives_way_to_another(
     await other.settled()
     await other.step()
     assert scored(transport) == [0]
+    if trained:
+        await Advantages(GRPO(GRPOConfig(), None), plan.requirements, transport, 1).step()
+        transport.ack(taken(transport.take("actor")))
+        assert transport.depth()["groups"] == 0
     slow.may.set()
     await still.settled()
     await still.step()
-    assert scored(transport) == [0]
+    assert scored(transport) == ([] if trained else [0])
     assert hub.counters()["reward/lease_lost"] == 1
     for each in (still, other):
         await each.close()
