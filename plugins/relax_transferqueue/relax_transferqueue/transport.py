@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import ray
 from ray.actor import ActorHandle
 
 from relax_core.api.columns import Column, ColumnSpec, IntArray, Table
@@ -65,6 +66,12 @@ class TransferQueueTransport(Transport):
             from relax_transferqueue.started import start
 
             self._started = start(self._run_id, self._config.units)
+
+    def close(self) -> None:
+        self._server.close()
+        while self._started:
+            ray.kill(self._started.pop())
+        self._joined = None
 
     # Rows come in.
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from relax_core.api.columns import Column
-from relax_core.api.errors import DeadlineExceeded, EndOfStream, LeaseExpired, TransportError
+from relax_core.api.errors import DeadlineExceeded, EndOfStream, LeaseExpired, TransportError, TransportLost
 from relax_core.api.transport import Lease, Transport
 from relax_core.testing.threads import in_threads
 from relax_core.testing.transport import works
@@ -27,6 +27,7 @@ from relax_core.testing.transport.fixtures import (
     taken,
     token_rows,
 )
+from relax_core.testing.transport.peers import Connect
 
 CALL_SECONDS = 5.0
 """What a call may take beyond the time it was asked to wait, in these tests: more than it needs on a busy machine."""
@@ -89,6 +90,28 @@ class ServerRules(TransportFixtures):
             works.add_wide(transport, group, 4, 2048)
         assert (tokens.values == 0).all(), "whoever holds a table was not taken for dead"
         assert {3, 4, 5, 6} <= set(groups_of(taken(transport.take("rewarder", 4, 9))))
+
+    @pytest.mark.parametrize("stands_still", [False, True], ids=["runs", "stands still"])
+    def test_a_closed_transport_is_lost_to_every_end(
+        self,
+        make_impatient: MakeTransport,
+        connect: Callable[[Transport], Connect],
+        server: Callable[[Transport], int],
+        stands_still: bool,
+    ) -> None:
+        transport = make_impatient()
+        transport.open(COLUMNS, (REWARDER, ACTOR))
+        add_group(transport, 0)
+        other = connect(transport)()
+        assert other.depth()["groups"] == 1
+        other.close()
+        assert transport.depth()["groups"] == 1, "who has not opened it ends nothing"
+        if stands_still:
+            os.kill(server(transport), signal.SIGSTOP)
+        transport.close()
+        with pytest.raises(TransportLost):
+            other.depth()
+        transport.close()
 
     @staticmethod
     def _fill(transport: Transport) -> tuple[Any, Lease, str]:

@@ -40,6 +40,7 @@ class RunServer:
         self._run_id = run_id
         self._call_seconds = call_seconds
         self._actor: ActorHandle | None = None
+        self._started = False
 
     def start(self, kind: type, *arguments: Any) -> None:
         """Starts the server, ``kind(*arguments)``.
@@ -52,7 +53,7 @@ class RunServer:
             raise TransportError(
                 f"the transport of run {self._run_id!r} needs a Ray cluster, as --runtime serve starts; there is none"
             )
-        if self._actor is not None:
+        if self._started:
             raise TransportError("the transport is open already")
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         groups: dict[str, Any] = {"concurrency_groups": {WAITING: WAITING_THREADS}}
@@ -62,6 +63,7 @@ class RunServer:
             self._actor = actor.options(**options, scheduling_strategy=here).remote(*arguments)
         except ValueError as error:
             raise TransportError(f"run {self._run_id!r} has a transport on this cluster already: {error}") from error
+        self._started = True
         call(self._actor, "__ray_ready__", timeout=START_SECONDS)
 
     def call(self, method: str, *arguments: Any, wait: float = 0.0, repeatable: bool = False) -> Any:
@@ -93,15 +95,15 @@ class RunServer:
                 raise TransportLost(f"the transport of run {self._run_id!r} is gone: {error}") from error
 
     def close(self) -> None:
-        """Kills the server that was started here; returns when its name is free for another.
+        """Kills the server if it was started here; returns when its name is free for another.
 
         Raises:
             DeadlineExceeded: The cluster does not let go of it.
         """
-        if self._actor is None:
+        if not self._started or self._actor is None:
             return
         ray.kill(self._actor)
-        self._actor = None
+        self._actor, self._started = None, False
         deadline = time.monotonic() + CLOSE_SECONDS
         while time.monotonic() < deadline:
             try:
