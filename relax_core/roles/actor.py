@@ -51,7 +51,8 @@ class Actor(Role):
         staleness: What becomes of groups with a token that is too old.
         seed: Base seed of the order within a batch.
         recorder: Keeps whole batches; ``None`` keeps none.
-        generated_tokens: What the engine has generated so far, to see how much of it is done during updates.
+        generated_tokens: What the engine has generated so far, to see how much of it is done during updates; ``None``
+            where this process does not know.
         beside: What went on beside the actor up to a time, to see what it waits for.
         publications: What ``publish`` has begun and left going on; ``None`` where it leaves nothing.
     """
@@ -71,7 +72,7 @@ class Actor(Role):
         staleness: Staleness,
         seed: int,
         recorder: BatchRecorder | None = None,
-        generated_tokens: Callable[[], int] = lambda: 0,
+        generated_tokens: Callable[[], int] | None = None,
         beside: Callable[[float], Beside] = lambda until: Beside(),
         publications: Publications | None = None,
     ) -> None:
@@ -227,11 +228,14 @@ class Actor(Role):
         )
 
     async def _update(self, lease: Lease, update: UpdatePlan) -> None:
-        started, tokens = time.monotonic(), self._generated_tokens()
+        started, before = time.monotonic(), self._generated()
         with self.timeline.span(self.name, "update"):
             sums, metrics = await self._ranks.train(lease, update, self.updates + 1)
-        tokens = self._generated_tokens() - tokens
+        tokens = self._generated() - before
         self._count(sums, metrics, lease.table.select(update.rows), time.monotonic() - started, tokens)
+
+    def _generated(self) -> int:
+        return 0 if self._generated_tokens is None else self._generated_tokens()
 
     def _count(self, sums: Sums, metrics: Mapping[str, float], table: Table, seconds: float, tokens: int) -> None:
         """An update was made on the rows of a table, in so many seconds, while the engine generated some tokens."""
@@ -241,7 +245,8 @@ class Actor(Role):
         report = update_metrics(sums, metrics, table) | self._lag_metrics(table)
         report |= self._data_wait.metrics() | {f"queue/{name}": float(n) for name, n in self._transport.depth().items()}
         report["perf/train_tokens_per_s"] = sums.tokens / seconds
-        report["perf/tokens_during_update"] = float(tokens)
+        if self._generated_tokens is not None:
+            report["perf/tokens_during_update"] = float(tokens)
         report["train/version"] = float(self._batch_version)
         self._report(self.updates, report)
 

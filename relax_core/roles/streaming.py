@@ -93,12 +93,12 @@ class StreamingActor(Actor):
 
     async def _add(self, lease: Lease) -> None:
         self._leases.enter_context(held(self._transport, lease))
-        started, tokens = time.monotonic(), self._generated_tokens()
+        started, before = time.monotonic(), self._generated()
         update = self._plan_batch(lease.table, self.batches).updates[0]
         with self.timeline.span(self.name, "accumulate"):
             await self._ranks.accumulate(lease, update, self.updates + 1, first=not self._pieces)
         record = self._record(lease)
-        tokens = self._generated_tokens() - tokens
+        tokens = self._generated() - before
         self._pieces.append(Piece(lease, update, record, time.monotonic() - started, tokens))
 
     async def _complete(self) -> None:

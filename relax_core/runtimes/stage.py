@@ -235,7 +235,7 @@ class Stage:
             parts.staleness,
             parts.seed,
             self._recorder,
-            (lambda: 0) if engine is None else (lambda: engine.generated_tokens),
+            None if engine is None else (lambda: engine.generated_tokens),
             self._activity.totals,
             parts.publications,
         )

@@ -33,21 +33,32 @@ def group(number: int) -> GroupGeneration:
 async def test_a_group_that_is_stopped_and_goes_on_has_the_ids_of_an_undisturbed_one(
     engine: TorchEngine, sampling: SamplingParameters
 ) -> None:
-    whole, pieces = group(0), group(1)
-    await whole.generate(engine, sampling, 60.0)
     stops = 0
-    async with asyncio.timeout(60):
-        while not pieces.finished:
-            before = engine.generated_tokens
-            generating = asyncio.create_task(pieces.generate(engine, sampling, 60.0))
-            while engine.generated_tokens < before + 9 and not generating.done():
-                await asyncio.sleep(0)
-            pieces.stopping = True
-            await engine.abort(pieces.keys)
-            await generating
-            pieces.stopping = False
-            stops += not pieces.finished
-    assert stops > 1
+    async with asyncio.timeout(120):
+        while stops < 2:  # a busy machine may stop a short answer only once it is there
+            whole, pieces = group(0), group(1)
+            await whole.generate(engine, sampling, 60.0)
+            stops += await _generate_in_pieces(pieces, engine, sampling)
+            _assert_alike(pieces, whole)
+
+
+async def _generate_in_pieces(pieces: GroupGeneration, engine: TorchEngine, sampling: SamplingParameters) -> int:
+    """How often the group was stopped before it was finished."""
+    stops = 0
+    while not pieces.finished:
+        before = engine.generated_tokens
+        generating = asyncio.create_task(pieces.generate(engine, sampling, 60.0))
+        while engine.generated_tokens < before + 9 and not generating.done():
+            await asyncio.sleep(0)
+        pieces.stopping = True
+        await engine.abort(pieces.keys)
+        await generating
+        pieces.stopping = False
+        stops += not pieces.finished
+    return stops
+
+
+def _assert_alike(pieces: GroupGeneration, whole: GroupGeneration) -> None:
     for disturbed, expected in zip(pieces.generations, whole.generations, strict=True):
         assert disturbed.token_ids == expected.token_ids
         assert disturbed.stop_reason == expected.stop_reason
