@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from relax_core.api.context import Context
 from relax_core.api.engine import Engine
 from relax_core.api.weights import WeightSync
 from relax_core.config.load import RunConfig
+from relax_core.weights.client import ADDRESS
 from relax_core.weights.coordinator import Coordinator
 from relax_core.weights.probe import Probe
 from relax_core.weights.publisher import Options, Publisher
@@ -37,7 +39,7 @@ def make_publisher(
     """
     run = config.run
     settings = run.publication
-    options = Options(settings.verify, settings.delta, settings.service)
+    options = Options(settings.verify, settings.delta, settings.service and not _keeps_newest(config, sync))
     coordinator = Coordinator({"host": socket.gethostname(), "process": os.getpid(), "ranks": ranks})
     every = max(run.probe.every, 1)
     return Publisher(engines, sync, run.timeouts.weight_sync, count, probe, every, options, coordinator)
@@ -51,3 +53,24 @@ def open_service(config: RunConfig, publisher: Publisher, directory: Path) -> "W
     from relax_core.weights.service import WeightService  # its web server takes longest to import
 
     return WeightService(publisher.coordinator, publisher.newest, directory, settings.host)
+
+
+async def discard_former(config: RunConfig, context: Context) -> None:
+    """Removes what a sitting of the run that was killed still offers to engines. A run that goes on from a checkpoint
+    gives the versions of then once more, to other weights.
+
+    To be called once in a sitting, before it has an engine or a trainer.
+
+    Args:
+        config: The run's configuration.
+        context: Of the run.
+    """
+    former: WeightSync = config.weight_sync.build(context)
+    await former.close()
+    (context.directory / ADDRESS).unlink(missing_ok=True)
+
+
+def _keeps_newest(config: RunConfig, sync: WeightSync) -> bool:
+    """Whether the carrier itself keeps what an engine needs that starts late."""
+    keeps: bool = getattr(config.weight_sync.config, "keeps_newest", type(sync).newest is not WeightSync.newest)
+    return keeps

@@ -39,6 +39,7 @@ from relax_core.runtimes.device import resolve_device
 from relax_core.runtimes.interrupt import Interrupt
 from relax_core.runtimes.length import groups_needed, main_updates
 from relax_core.runtimes.loops import Loops
+from relax_core.runtimes.publishing import discard_former
 from relax_core.runtimes.record import RunRecord, StageFacts
 from relax_core.runtimes.session import Session
 from relax_core.runtimes.shared_device import Device, SharedDevice, release_engines
@@ -121,6 +122,7 @@ class Run(ABC):
         status = "failed"
         try:
             path = self.builder.first_policy() if self.checkpoint else self.builder.initial_model()
+            await discard_former(self.config, self.context)
             await self._stages(path)
             self._require_learning()
             status = "completed"

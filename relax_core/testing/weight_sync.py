@@ -1,7 +1,7 @@
 """What every weight sync promises, as tests. Subclass :class:`WeightSyncContract` and override its two fixtures."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 
 from relax_core.api.engine import Capability, Engine
 from relax_core.api.errors import WeightSyncError
-from relax_core.api.weights import Acknowledgement, Manifest, Publication, WeightSync
+from relax_core.api.weights import Acknowledgement, Bucket, Manifest, Publication, WeightSync
 from relax_core.testing.generations import forward_logprobs, generate_all, request
 from relax_core.testing.models import tiny_model
 from relax_core.testing.publications import Taker, perturbed, publication_of, with_fault
@@ -27,6 +27,28 @@ async def deliver(
     """Stages a publication, and sends it to engines that are called ``engine-0``, ``engine-1``, ..."""
     staged = await sync.stage(publication)
     return await sync.send(staged, {f"engine-{number}": engine for number, engine in enumerate(engines)}, timeout)
+
+
+class _Full(Taker):
+    """Has no room for another publication."""
+
+    async def receive(self, manifest: Manifest, buckets: Iterable[Bucket]) -> None:
+        raise WeightSyncError("no room")
+
+
+def _numbers(version: int) -> Publication:
+    """A publication whose tensor is its version over and over."""
+    tensors = {"a": torch.full((1000,), float(version))}
+    return Publication(Manifest(version, describe(tensors)), buckets(tensors))
+
+
+async def _offered(sync: WeightSync) -> tuple[int, float]:
+    """Version that a late engine is given, and the number that is in it over and over."""
+    newest, taker = sync.newest(), Taker()
+    assert newest is not None, "a carrier that keeps something keeps it until it is closed"
+    await taker.receive(newest.manifest, newest.buckets)
+    (number,) = taker.tensors["a"].unique().tolist()
+    return newest.manifest.version, number
 
 
 class WeightSyncContract:
@@ -47,6 +69,11 @@ class WeightSyncContract:
     def engines_factory(self) -> EnginesFactory:
         """``await factory(model_path, n)`` gives n started engines; whoever makes them closes them."""
         raise NotImplementedError("override the fixture engines_factory")
+
+    @pytest.fixture
+    def successor(self) -> WeightSync | None:
+        """Another carrier of the same run, as each of its processes builds one; ``None``: it is not tested."""
+        return None
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -191,6 +218,34 @@ class WeightSyncContract:
         gap = np.abs(forward_logprobs(network, asked, generation) - generation.logprobs).max()
         assert gap <= self.tolerance, "a late engine computes what the trainer computes"
         await weight_sync.close()
+
+    async def test_only_what_was_acknowledged_is_offered(self, weight_sync: WeightSync) -> None:
+        """Not what is on its way or was refused; and what is offered stays as it was, while the next is staged."""
+        await deliver(weight_sync, _numbers(1), [Taker()], self.timeout)
+        if weight_sync.newest() is None:
+            pytest.skip("the carrier keeps nothing")
+        for version in (2, 3):
+            staged = await weight_sync.stage(_numbers(version))
+            assert await _offered(weight_sync) == (1, 1.0), f"version {version} is only staged"
+            with pytest.raises(WeightSyncError, match="no room"):
+                await weight_sync.send(staged, {"full": _Full()}, self.timeout)
+            assert await _offered(weight_sync) == (1, 1.0), f"version {version} was refused"
+        await deliver(weight_sync, _numbers(4), [Taker()], self.timeout)
+        assert await _offered(weight_sync) == (4, 4.0)
+        await weight_sync.close()
+
+    async def test_a_carrier_that_is_closed_offers_nothing_any_more(
+        self, weight_sync: WeightSync, successor: WeightSync | None
+    ) -> None:
+        """Also what another process of the run has left, which was killed: the versions of then may come again."""
+        await deliver(weight_sync, _numbers(1), [Taker()], self.timeout)
+        last = successor or weight_sync
+        await last.close()
+        assert last.newest() is None, "nothing is offered after the end"
+        await deliver(last, _numbers(1), [Taker()], self.timeout)
+        await weight_sync.close()
+        assert last.newest() is None, "nothing is offered after the end, whoever ends it"
+        await last.close()
 
     async def test_a_version_does_not_repeat(
         self, weight_sync: WeightSync, engines_factory: EnginesFactory, model_path: Path

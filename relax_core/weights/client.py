@@ -108,11 +108,18 @@ class WeightClient:
             kind = NotThere if error.code == HTTPStatus.NOT_FOUND else RelaxError
             raise kind(f"the weight service refused {method} {path}: {_detail(error)}") from error
         except OSError as error:
-            raise RelaxError(f"the weight service at {self.url} does not answer: {error}") from error
+            # Only a port that nobody listens on refuses: a service that is slow accepts, and is waited for.
+            is_refused = isinstance(getattr(error, "reason", error), ConnectionRefusedError)
+            kind = ServiceGone if is_refused else RelaxError
+            raise kind(f"the weight service at {self.url} does not answer: {error}") from error
 
 
 class NotThere(RelaxError):
     """The service knows of no such thing."""
+
+
+class ServiceGone(RelaxError):
+    """The process that offered the weights has ended."""
 
 
 def _detail(error: urllib.error.HTTPError) -> str:
@@ -143,5 +150,9 @@ class FetchedBuckets(SharedBuckets):
 
 
 def newest_of(directory: Path) -> Publication | None:
-    """What the service of a run offers; ``None`` where there is no service."""
-    return WeightClient.of_run(directory).newest() if (directory / ADDRESS).exists() else None
+    """What the service of a run offers; ``None`` where there is no service, or its process has ended. For engines: the
+    process with the service would ask itself."""
+    try:
+        return WeightClient.of_run(directory).newest() if (directory / ADDRESS).exists() else None
+    except ServiceGone:
+        return None

@@ -72,6 +72,8 @@ class Coordinator:
         self._clock = clock
         self._lock = threading.Lock()
         self._receivers: dict[str, Receiver] = {}
+        self._asked: set[str] = set()
+        """Who has asked for everything since the last whole publication began."""
         self._history: deque[Delivery] = deque(maxlen=keep)
         self._version = 0
 
@@ -94,17 +96,24 @@ class Coordinator:
                 raise RelaxError(f"{name!r} is the name of a receiver of kind {known.kind}")
 
     def unregister(self, name: str) -> None:
-        """Forgets a receiver; one that is not known is forgotten already."""
+        """Forgets a receiver; one that is not known is forgotten already.
+
+        Raises:
+            RelaxError: It is an engine of the run, which is sent every publication, whoever forgets it.
+        """
         with self._lock:
-            self._receivers.pop(name, None)
+            known = self._receivers.get(name)
+            if known is not None and known.kind == ENGINE:
+                raise RelaxError(f"{name!r} is an engine of the run, and is a receiver as long as the run has it")
+            self._forget(name)
 
     def engines(self, names: Iterable[str]) -> None:
         """Registers the engines of the run as they are now."""
         wanted = set(names)
         with self._lock:
-            gone = [name for name, receiver in self._receivers.items() if receiver.kind == ENGINE]
-        for name in set(gone) - wanted:
-            self.unregister(name)
+            known = [name for name, receiver in self._receivers.items() if receiver.kind == ENGINE]
+            for name in set(known) - wanted:
+                self._forget(name)
         for name in wanted:
             self.register(name)
 
@@ -119,17 +128,17 @@ class Coordinator:
             newest = max([self._version, *(delivery.version for delivery in self._history)])
             if version > newest:
                 raise RelaxError(f"{name!r} acknowledged version {version}, and {newest} is the newest")
-            receiver = self._known(name)
-            receiver.version, receiver.acknowledged = version, self._clock()
+            self._has(self._known(name), version)
 
     def again(self, name: str) -> None:
-        """A receiver asks for everything: the next publication reaches it whole.
+        """A receiver asks for everything: the next publication that begins reaches it whole.
 
         Raises:
             UnknownReceiver: It has not registered.
         """
         with self._lock:
             self._known(name).version = None
+            self._asked.add(name)
 
     def have(self, names: Iterable[str], version: int | None) -> bool:
         """Whether all of these have acknowledged just that version."""
@@ -139,6 +148,8 @@ class Coordinator:
     def began(self, version: int, kind: str, size: int) -> None:
         """A publication is on its way."""
         with self._lock:
+            if kind == "full":
+                self._asked.clear()
             self._history.append(Delivery(version, kind, size, self._clock()))
 
     def ended(self, version: int, seconds: Mapping[str, float], error: str = "") -> None:
@@ -149,6 +160,13 @@ class Coordinator:
             if not error:
                 self._version = version
 
+    def reached(self, names: Iterable[str], version: int) -> None:
+        """A publication has arrived at these; who is gone meanwhile, or waits for a whole one, has nothing of it."""
+        with self._lock:
+            for name in names:
+                if name in self._receivers and name not in self._asked:
+                    self._has(self._receivers[name], version)
+
     def status(self) -> dict[str, Any]:
         """Everything as JSON values."""
         with self._lock:
@@ -158,6 +176,13 @@ class Coordinator:
                 "receivers": [asdict(receiver) for receiver in self._receivers.values()],
                 "history": [asdict(delivery) for delivery in self._history],
             }
+
+    def _has(self, receiver: Receiver, version: int) -> None:
+        receiver.version, receiver.acknowledged = version, self._clock()
+
+    def _forget(self, name: str) -> None:
+        self._receivers.pop(name, None)
+        self._asked.discard(name)
 
     def _known(self, name: str) -> Receiver:
         if name not in self._receivers:

@@ -146,6 +146,11 @@ def _about(bucket: Bucket, change: Bucket) -> dict[str, Tensor]:
     return {key: change[key] for key in keys}
 
 
+def chain(kept: Sequence[Publication], newest: Publication) -> list[Publication]:
+    """What a late receiver needs once a publication has arrived: a full one alone, a delta after what it builds on."""
+    return [newest] if newest.manifest.kind == "full" else [*kept, newest]
+
+
 def composed(kept: Sequence[Publication]) -> Publication | None:
     """One full publication of a full one and the deltas that follow it; ``None`` of nothing."""
     if not kept:

@@ -12,8 +12,8 @@ from relax_core.api.errors import WeightSyncError
 from relax_core.api.trainer import Published
 from relax_core.api.weights import Acknowledgement, Manifest, Publication, WeightSync
 from relax_core.weights.coordinator import Coordinator
-from relax_core.weights.delta import DeltaEncoder, composed
-from relax_core.weights.manifest import bytes_in
+from relax_core.weights.delta import DeltaEncoder, chain, composed
+from relax_core.weights.manifest import bytes_in, on_host
 from relax_core.weights.probe import Probe
 
 
@@ -24,7 +24,7 @@ class Options:
     Args:
         verify: Whether receivers compare all bytes with their checksums.
         delta: Whether only what changed is sent to receivers that have the publication before.
-        keep: Whether the newest publication is kept here, where the carrier keeps none.
+        keep: Whether the newest publication is kept here, since the carrier keeps none.
     """
 
     verify: bool = True
@@ -204,8 +204,10 @@ class Publisher:
             self.coordinator.again(name)
 
     def newest(self) -> Publication | None:
-        """All of what was published last, for whoever comes late; ``None`` where nothing is kept."""
-        return self._sync.newest() or composed(self._kept)
+        """All of what every engine acknowledged last, for whoever comes late; ``None`` where nothing is kept. From any
+        thread."""
+        # A carrier that keeps nothing may ask the service of the run, which asks here.
+        return composed(self._kept) if self._options.keep else self._sync.newest()
 
     async def close(self) -> None:
         """Gives up what is on its way."""
@@ -226,14 +228,17 @@ class Publisher:
         started = time.monotonic()
         try:
             taken = await self._sync.send(staged, engines, self._timeout)
+            transfer = time.monotonic() - started
             self._check_taken(taken, manifest)
+            if self._options.keep:
+                self._kept = chain(self._kept, await asyncio.to_thread(_apart, staged))
         except BaseException as error:
             self.coordinator.ended(manifest.version, {"snapshot": snapshot}, str(error) or type(error).__name__)
             raise
         pause = max((each.pause for each in taken.values()), default=0.0)
-        seconds = {"snapshot": snapshot, "transfer": time.monotonic() - started - pause, "pause": pause}
+        seconds = {"snapshot": snapshot, "transfer": transfer - pause, "pause": pause}
         self.metrics |= {f"sync/{phase}_s": value for phase, value in seconds.items()}
-        self._arrived(staged, taken, seconds)
+        self._arrived(manifest, taken, seconds)
         if self._probe is not None and self._probed(manifest.version):
             self._drawn = await self._draw(self._probe, engines)
 
@@ -247,17 +252,14 @@ class Publisher:
         if changed == 0 and self._last is not None and self._last.version != manifest.version:
             self._count("sync_unchanged", 1)
 
-    def _arrived(self, staged: Publication, taken: Mapping[str, Acknowledgement], seconds: Mapping[str, float]) -> None:
+    def _arrived(self, manifest: Manifest, taken: Mapping[str, Acknowledgement], seconds: Mapping[str, float]) -> None:
         """Every engine has the publication."""
-        self._last = manifest = staged.manifest
+        self._last = manifest
         self.acknowledged = manifest.version
         self.coordinator.ended(manifest.version, seconds)
-        for name in taken:
-            self.coordinator.acknowledge(name, manifest.version)
+        self.coordinator.reached(taken, manifest.version)
         if self._deltas is not None:
             self._deltas.acknowledged()
-        if self._options.keep:
-            self._kept = [staged] if manifest.kind == "full" else [*self._kept, staged]
 
     def _probed(self, version: int) -> bool:
         return self._probe is not None and version % self._probe_every == 0
@@ -277,3 +279,8 @@ class Publisher:
             return None
         before: Mapping[str, object] = self._last.tensors
         return sum(entry != before.get(name) for name, entry in manifest.tensors.items())
+
+
+def _apart(staged: Publication) -> Publication:
+    """A publication in memory of its own: carriers use theirs again."""
+    return Publication(staged.manifest, [on_host(bucket) for bucket in staged.buckets])

@@ -84,6 +84,34 @@ class KeepsTheFirst(LocalWeightSync):
         return self.kept
 
 
+class OffersWhatIsStaged(LocalWeightSync):
+    kept: Publication | None = None
+
+    async def stage(self, publication: Publication) -> Publication:
+        self.kept = await super().stage(publication)
+        return self.kept
+
+    def newest(self) -> Publication | None:
+        return self.kept
+
+    async def close(self) -> None:
+        self.kept = None
+
+
+class OffersForEver(LocalWeightSync):
+    kept: Publication | None = None
+
+    async def send(
+        self, staged: Publication, engines: Mapping[str, Engine], timeout: float
+    ) -> Mapping[str, Acknowledgement]:
+        taken = await super().send(staged, engines, timeout)
+        self.kept = staged if staged.manifest.kind == "full" else self.kept
+        return taken
+
+    def newest(self) -> Publication | None:
+        return self.kept
+
+
 class SkipsOldVersions(LocalWeightSync):
     version = 0
 

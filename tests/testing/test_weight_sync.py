@@ -26,6 +26,8 @@ ERRORS: list[tuple[type[LocalWeightSync], str, str]] = [
     (wrong.SharesTheTrainersMemory, "test_what_was_staged_is_what_arrives", "what it was when it was staged"),
     (wrong.SendsNoChanges, "test_a_delta_arrives_as_whole_tensors_would", "nothing of it arrived"),
     (wrong.KeepsTheFirst, "test_a_late_engine_finds_the_newest_version_whole", "a late engine gets the newest version"),
+    (wrong.OffersWhatIsStaged, "test_only_what_was_acknowledged_is_offered", "version 2 is only staged"),
+    (wrong.OffersForEver, "test_a_carrier_that_is_closed_offers_nothing_any_more", "nothing is offered after"),
     (wrong.SkipsOldVersions, "test_a_version_does_not_repeat", "DID NOT RAISE"),
     (wrong.GivesUp, "test_after_a_refused_publication_the_next_one_arrives", "a publication failed before"),
     (wrong.ClosesOnce, "test_closing_twice_does_no_harm", "AssertionError"),
@@ -55,6 +57,7 @@ def test_a_classic_error_breaks_the_rule_that_is_about_it(
     fixtures = {
         "weight_sync": lambda: kind(LocalWeightSyncConfig(), Context("test", 0, tmp_path)),
         "engines_factory": lambda: start,
+        "successor": lambda: None,
         "model_path": lambda: tiny_model_path,
         "monkeypatch": pytest.MonkeyPatch,
     }

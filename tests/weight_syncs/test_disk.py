@@ -10,10 +10,10 @@ import torch
 from relax_core.api.context import Context, ModelSource
 from relax_core.api.errors import WeightSyncError
 from relax_core.api.weights import WeightSync
-from relax_core.testing.publications import perturbed, publication_of, with_fault
+from relax_core.testing.publications import Taker, perturbed, publication_of, with_fault
 from relax_core.testing.weight_sync import EnginesFactory, WeightSyncContract, deliver
 from relax_core.weight_syncs.disk.config import DiskWeightSyncConfig
-from relax_core.weight_syncs.disk.publications import kept, store
+from relax_core.weight_syncs.disk.publications import RECORD, kept, store
 from relax_core.weight_syncs.disk.sync import DiskWeightSync
 
 
@@ -32,6 +32,10 @@ class TestDiskWeightSync(WeightSyncContract):
         return weight_sync
 
     @pytest.fixture
+    def successor(self, tmp_path: Path) -> WeightSync:
+        return DiskWeightSync(DiskWeightSyncConfig(), context(tmp_path))
+
+    @pytest.fixture
     def engines_factory(self, engines_factory: EnginesFactory) -> EnginesFactory:
         return engines_factory
 
@@ -44,7 +48,7 @@ async def test_a_late_engine_reads_the_newest_publication_and_no_other_is_kept(
     assert sync.newest() is None
     for version in (1, 2):
         await deliver(sync, publication_of(perturbed(tiny_model_path, version), version), [first])
-    assert [path.name for path in sync.directory.iterdir()] == ["version-00000002"]
+    assert sorted(path.name for path in sync.directory.iterdir()) == [RECORD, "version-00000002"]
     stored = pickle.loads(pickle.dumps(sync.newest()))
     acknowledgement = await late.update(stored.manifest, stored.buckets)
     assert (acknowledgement.version, (await late.health()).version) == (2, 2)
@@ -63,10 +67,18 @@ async def test_the_last_good_publication_survives_a_refused_one(
     assert (tmp_path / "publications" / "version-00000001").is_dir()
 
 
-def test_what_a_kill_leaves_is_no_publication(tiny_model_path: Path, tmp_path: Path) -> None:
-    stored = store(publication_of(perturbed(tiny_model_path, 1), 1), tmp_path)
-    shutil.copytree(stored.folder, tmp_path / ".version-00000002.partial-1")
-    assert [publication.buckets for publication in kept(tmp_path)] == [stored]
+async def test_what_a_kill_leaves_is_no_publication(
+    weight_sync: WeightSync, tiny_model_path: Path, tmp_path: Path
+) -> None:
+    """Neither half of a folder nor a whole one that nobody has acknowledged; both go with the next publication."""
+    await deliver(weight_sync, publication_of(perturbed(tiny_model_path, 1), 1), [Taker()])
+    folder = tmp_path / "publications"
+    (acknowledged,) = kept(folder)
+    store(publication_of(perturbed(tiny_model_path, 2), 2), folder)
+    shutil.copytree(folder / "version-00000002", folder / ".version-00000003.partial-1")
+    assert kept(folder) == [acknowledged]
+    await deliver(weight_sync, publication_of(perturbed(tiny_model_path, 3), 3), [Taker()])
+    assert sorted(path.name for path in folder.iterdir()) == [RECORD, "version-00000003"]
 
 
 def test_tensors_that_share_memory_are_stored_apart(tmp_path: Path) -> None:
@@ -74,5 +86,4 @@ def test_tensors_that_share_memory_are_stored_apart(tmp_path: Path) -> None:
     publication = with_fault(publication_of(network, 3), "weight", "unknown")
     stored = store(publication, tmp_path)
     (bucket,) = stored
-    assert stored.manifest() == publication.manifest
     assert torch.equal(bucket["weight"], bucket["weight.more"])

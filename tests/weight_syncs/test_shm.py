@@ -18,6 +18,7 @@ from relax_core.testing.weight_sync import EnginesFactory, WeightSyncContract, d
 from relax_core.weight_syncs.shm.config import ShmWeightSyncConfig
 from relax_core.weight_syncs.shm.memory import SharedPublication
 from relax_core.weight_syncs.shm.sync import RECORD, ShmWeightSync
+from relax_core.weights.delta import DeltaEncoder
 from relax_core.weights.manifest import buckets, describe
 
 PUBLISHES = """
@@ -50,6 +51,10 @@ class TestShmWeightSync(WeightSyncContract):
         return weight_sync
 
     @pytest.fixture
+    def successor(self, tmp_path: Path) -> WeightSync:
+        return ShmWeightSync(ShmWeightSyncConfig(), Context("test", 0, tmp_path))
+
+    @pytest.fixture
     def engines_factory(self, engines_factory: EnginesFactory) -> EnginesFactory:
         return engines_factory
 
@@ -79,13 +84,32 @@ async def test_memory_is_used_again(weight_sync: WeightSync) -> None:
     await weight_sync.close()
 
 
-async def test_a_publication_that_nobody_acknowledged_is_not_the_newest(weight_sync: WeightSync) -> None:
-    tensors = {"a": torch.zeros(10)}
-    await deliver(weight_sync, Publication(Manifest(1, describe(tensors)), buckets(tensors)), [Taker()])
-    await weight_sync.stage(Publication(Manifest(2, describe(tensors)), buckets(tensors)))
-    newest = weight_sync.newest()
-    assert newest is not None and newest.manifest.version == 1
+async def test_deltas_hold_no_more_memory_than_they_need(weight_sync: WeightSync) -> None:
+    """However often they take turns with whole publications; neither here nor mapped by receivers."""
+    tensors, encoder, before = {"a": torch.zeros(2**18)}, DeltaEncoder(), _memory()
+    for version in range(1, 26):
+        tensors["a"][: 2**14] = float(version)
+        full = Publication(Manifest(version, describe(tensors)), buckets(tensors))
+        publication = encoder.encode(full, whole=version % 5 in (1, 3))
+        assert publication.manifest.kind == ("full" if version % 5 in (1, 3) else "delta")
+        staged = await weight_sync.stage(publication)
+        await Taker().receive(staged.manifest, staged.buckets)
+        await weight_sync.send(staged, {}, 10.0)
+        encoder.acknowledged()
+    held = {number: size for number, size in _memory().items() if number not in before}
+    whole, delta = tensors["a"].nbytes, 2**14 * 8
+    assert sorted(held.values()) == [delta] * 2 + [whole] * 2, "more than the last chain and the next whole one"
     await weight_sync.close()
+
+
+def _memory() -> dict[int, int]:
+    """By number: the size of each memory of weights that this process holds or maps."""
+    open_files = [os.stat(path) for path in Path("/proc/self/fd").iterdir() if _is_memory(path)]
+    return {file.st_ino: file.st_size for file in open_files}
+
+
+def _is_memory(descriptor: Path) -> bool:
+    return descriptor.is_symlink() and "relax-weights" in os.readlink(descriptor)
 
 
 def test_nothing_is_left_of_a_publisher_that_was_killed(tmp_path: Path) -> None:
@@ -98,8 +122,8 @@ def test_nothing_is_left_of_a_publisher_that_was_killed(tmp_path: Path) -> None:
     (bucket,) = newest.buckets
     assert torch.equal(bucket["a"], torch.arange(100000.0)), "another process reads the memory"
     assert isinstance(newest.buckets, SharedPublication)
-    memory = os.readlink(f"/proc/{publisher.pid}/fd/{newest.buckets.descriptor}")
-    assert memory.startswith("/memfd:"), "memory with a name would outlive a killed publisher"
+    link = os.readlink(f"/proc/{publisher.pid}/fd/{newest.buckets.descriptor}")
+    assert link.startswith("/memfd:"), "memory with a name would outlive a killed publisher"
     publisher.send_signal(signal.SIGKILL)
     publisher.wait()
     assert sync.newest() is None

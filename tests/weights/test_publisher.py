@@ -18,6 +18,7 @@ from relax_core.trainers.torch.config import TorchTrainerConfig
 from relax_core.trainers.torch.trainer import TorchTrainer
 from relax_core.weight_syncs.local.config import LocalWeightSyncConfig
 from relax_core.weight_syncs.local.sync import LocalWeightSync
+from relax_core.weights.manifest import verify_bucket
 from relax_core.weights.probe import Probe
 from relax_core.weights.publisher import Options, Publisher
 
@@ -248,6 +249,63 @@ async def test_a_failure_beside_training_is_told_by_the_next_publication(
         await publisher.begin(trainer)
     assert publisher.version == 1
     assert "the network is gone" in publisher.coordinator.status()["history"][-1]["error"]
+
+
+async def test_an_engine_that_asks_for_everything_while_a_delta_is_on_its_way_gets_it_next(
+    trainer: TorchTrainer, engines: list[TorchEngine], context: Context
+) -> None:
+    sync = Slow()
+    sync.let.set()
+    publisher, _ = publisher_of(engines, context, probe=None, sync=sync, options=Options(delta=True))
+    await publisher.publish(trainer)
+    sync.let.clear()
+    await publisher.begin(trainer)
+    publisher.coordinator.again("engine-1")
+    sync.let.set()
+    await publisher.settled()
+    await publisher.publish(trainer)
+    await publisher.publish(trainer)
+    kinds = [each["kind"] for each in publisher.coordinator.status()["history"]]
+    assert kinds == ["full", "delta", "full", "delta"]
+
+
+async def test_an_engine_that_is_off_the_list_meanwhile_fails_no_publication(
+    trainer: TorchTrainer, engines: list[TorchEngine], context: Context
+) -> None:
+    sync = Slow()
+    publisher, _ = publisher_of(engines, context, probe=None, sync=sync)
+    await publisher.begin(trainer)
+    publisher.coordinator.engines(["engine-0"])
+    sync.let.set()
+    await publisher.settled()
+    assert publisher.acknowledged == 1
+
+
+class UsesItsMemoryAgain(LocalWeightSync):
+    """Stages every publication over the one before."""
+
+    def __init__(self) -> None:
+        self.memory: dict[str, torch.Tensor] = {}
+
+    async def stage(self, publication: Publication) -> Publication:
+        for bucket in publication.buckets:
+            for name, tensor in bucket.items():
+                self.memory.setdefault(name, torch.empty_like(tensor)).copy_(tensor)
+        return Publication(publication.manifest, [self.memory])
+
+
+async def test_what_is_kept_stays_as_it_was_when_the_next_is_staged(
+    trainer: TorchTrainer, engines: list[TorchEngine], context: Context
+) -> None:
+    sync = UsesItsMemoryAgain()
+    publisher, _ = publisher_of(engines, context, probe=None, sync=sync, options=Options(keep=True))
+    await publisher.publish(trainer)
+    change(trainer)
+    await sync.stage(trainer.publish(2))
+    newest = publisher.newest()
+    assert newest is not None and newest.manifest.version == 1
+    for bucket in newest.buckets:
+        verify_bucket(newest.manifest, bucket)
 
 
 async def test_deltas_are_sent_to_engines_that_have_the_version_before(

@@ -1,6 +1,7 @@
 """The weight service over HTTP: what receivers outside a run can read and do, and what they cannot."""
 
 import json
+import socket
 import stat
 import urllib.request
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ from relax_core.api.weights import Publication
 from relax_core.checkpoint.run_directory import RunDirectory
 from relax_core.cli.main import app
 from relax_core.testing.publications import perturbed, publication_of
-from relax_core.weights.client import ADDRESS, WeightClient
+from relax_core.weights import client as client_module
+from relax_core.weights.client import ADDRESS, WeightClient, newest_of, write_address
 from relax_core.weights.coordinator import Coordinator
 from relax_core.weights.folder import pull_newest
 from relax_core.weights.service import WeightService
@@ -116,6 +118,8 @@ def test_what_cannot_be_is_refused(client: WeightClient, published: Published, t
         client.register("engine-0")
     with pytest.raises(RelaxError, match="version 9, and 0 is the newest"):
         client.acknowledge("engine-0", 9)
+    with pytest.raises(RelaxError, match="'engine-0' is an engine of the run"):
+        client.unregister("engine-0")
     published.publish(publication_of(perturbed(tiny_model_path, 1), 1))
     former = client.newest()
     published.publish(publication_of(perturbed(tiny_model_path, 2), 2))
@@ -156,6 +160,20 @@ def test_the_commands_of_a_run_that_goes_on(run: Path, published: Published, tin
     for command in ("again", "forget"):
         assert CliRunner().invoke(app, ["weights", command, "run", receiver["name"], *where]).exit_code == 0
     assert published.coordinator.status()["receivers"] == []
+
+
+def test_of_a_service_whose_process_has_ended_nothing_is_to_be_had(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        write_address(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}", "token")
+    assert newest_of(tmp_path) is None
+
+
+def test_a_service_that_is_slow_is_not_taken_for_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        write_address(tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}", "token")
+        with pytest.raises(RelaxError, match="does not answer"):
+            newest_of(tmp_path)
 
 
 def test_a_run_without_a_service_says_how_to_get_one(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """Broadcasts each publication, bucket by bucket, from the trainer's first rank to the engines' processes."""
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ from relax_core.weights.client import newest_of
 from relax_core.weights.exchange import exchange
 from relax_core.weights.manifest import in_place
 from relax_core.weights.shared_memory import PlacedBucket, lay_out, placed
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class CollectiveWeightSync(WeightSync):
     async def send(
         self, staged: Publication, engines: Mapping[str, Engine], timeout: float
     ) -> Mapping[str, Acknowledgement]:
-        meeting = self._meet(tuple(engines), timeout)
+        meeting = await self._meet(tuple(engines), timeout)
         flat = self._flat
         sizes, places = [len(each.content) for each in flat], [each.places for each in flat]
         self._sent += 1
@@ -96,11 +99,17 @@ class CollectiveWeightSync(WeightSync):
     def _backend(self) -> str:
         return "nccl" if self._device.type == "cuda" else "gloo"
 
-    def _meet(self, members: tuple[str, ...], timeout: float) -> Meeting:
+    async def _meet(self, members: tuple[str, ...], timeout: float) -> Meeting:
         """The group's meeting: the present one, as long as nobody failed and the members are the same."""
         if self._store is None:
-            wait = timedelta(seconds=timeout)
-            self._store = dist.TCPStore(self._host, 0, is_master=True, wait_for_workers=False, timeout=wait)
+            # On a thread: neither a name nor an address of another host is refused at once.
+            opening = _on_daemon_thread(lambda: self._opened(timeout))
+            try:
+                self._store = await asyncio.wait_for(asyncio.wrap_future(opening), timeout)
+            except (OSError, RuntimeError) as error:
+                raise WeightSyncError(
+                    f"weight_sync.host: this process cannot listen at {self._host!r}: {error}"
+                ) from error
         if self._meeting is None or members != self._members:
             self._groups += 1
             self._group, self._members = None, members
@@ -108,6 +117,13 @@ class CollectiveWeightSync(WeightSync):
                 self._host, self._store.port, self._groups, len(members) + 1, self._backend, timeout
             )
         return self._meeting
+
+    def _opened(self, timeout: float) -> dist.TCPStore:
+        socket.create_server(
+            (self._host, 0)
+        ).close()  # the store would try an address of another host until its deadline
+        wait = timedelta(seconds=timeout)
+        return dist.TCPStore(self._host, 0, is_master=True, wait_for_workers=False, timeout=wait)
 
     def _broadcast(self, meeting: Meeting, flat: Sequence[Flat]) -> None:
         """On a thread of its own, until every engine has everything, or the deadline."""
@@ -117,14 +133,13 @@ class CollectiveWeightSync(WeightSync):
             meeting.broadcast(group, each.content)
 
 
-def _on_daemon_thread(work: Callable[[], None]) -> Future[None]:
-    """The work's end, on a thread that keeps no process from ending."""
-    done: Future[None] = Future()
+def _on_daemon_thread(work: Callable[[], T]) -> Future[T]:
+    """What the work returns or raises, on a thread that keeps no process from ending."""
+    done: Future[T] = Future()
 
     def run() -> None:
         try:
-            work()
-            done.set_result(None)
+            done.set_result(work())
         except Exception as error:  # whoever waits raises it
             done.set_exception(error)
 

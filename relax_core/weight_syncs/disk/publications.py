@@ -1,20 +1,22 @@
-"""Publications as folders: a folder is either complete or not there."""
+"""Publications as folders, each complete or not there, and the record of those that late engines need."""
 
-import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from relax_core.api.weights import Bucket, Manifest, Publication, SharedBuckets
-from relax_core.weights.manifest import from_json, in_place, tied_names, to_json
+from relax_core.api.weights import Bucket, Publication, SharedBuckets
+from relax_core.weights.manifest import in_place, tied_names
+from relax_core.weights.record import read_record, write_record
 
-MANIFEST = "manifest.json"
+RECORD = "newest.json"
+"""Beside the folders: which of them a late engine needs. Whatever it does not name is offered to nobody."""
+
 FOLDER = re.compile(r"version-(\d{8})")
 
 
@@ -28,26 +30,16 @@ class StoredPublication(SharedBuckets):
 
     folder: Path
 
-    @property
-    def version(self) -> int:
-        """Of the publication."""
-        return int(self.folder.name.rpartition("-")[2])
-
     def __iter__(self) -> Iterator[Bucket]:
         for file in sorted(self.folder.glob("bucket-*.safetensors")):
             with safe_open(file, "pt") as stored:
                 bucket = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - it is no mapping
                 yield bucket | {name: bucket[first] for name, first in (stored.metadata() or {}).items()}
 
-    def manifest(self) -> Manifest:
-        """What the publication consists of."""
-        return from_json(json.loads((self.folder / MANIFEST).read_text(encoding="utf-8")))
-
 
 def store(publication: Publication, directory: Path) -> StoredPublication:
     """Writes a publication aside and renames it; another one of the same version is replaced."""
-    manifest = publication.manifest
-    final = directory / f"version-{manifest.version:08d}"
+    final = directory / f"version-{publication.manifest.version:08d}"
     partial = directory / f".{final.name}.partial-{os.getpid()}"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -56,33 +48,39 @@ def store(publication: Publication, directory: Path) -> StoredPublication:
         apart = {name: tensor.detach().cpu().contiguous() for name, tensor in bucket.items() if name not in firsts}
         # The format allows no two tensors to share memory, but metadata: further names of a tensor, with its first.
         save_file(apart, partial / f"bucket-{number:05d}.safetensors", metadata=firsts)
-    (partial / MANIFEST).write_text(json.dumps(to_json(manifest)), encoding="utf-8")
     if final.exists():
         shutil.rmtree(final)
     partial.rename(final)
     return StoredPublication(final)
 
 
-def kept(directory: Path) -> list[Publication]:
-    """The newest full publication that is complete, and the deltas after it, in order."""
-    folders = [path for path in sorted(directory.glob("version-*"), reverse=True) if FOLDER.fullmatch(path.name)]
-    publications: list[Publication] = []
-    for stored in map(StoredPublication, folders):
-        publications.insert(0, Publication(stored.manifest(), stored))
-        if publications[0].manifest.kind == "full":
-            return publications
-    return []
-
-
-def remove_unneeded(directory: Path, version: int) -> None:
-    """Removes what nobody needs who wants ``version``: publications before its full one, and what is left of writing.
+def keep(publications: Sequence[Publication], directory: Path) -> None:
+    """Writes down what late engines need, and removes what nobody needs who has the newest: what was needed before, and
+    what is left of writing.
 
     Args:
+        publications: A full one, and the deltas after it, in order; every engine has the last.
         directory: Of the publications.
-        version: The newest that every engine has.
     """
-    needed = [publication.manifest.version for publication in kept(directory)]
+    write_record(directory / RECORD, publications, _name)
+    needed = {_name(publication.buckets) for publication in publications}
     for path in directory.glob("*version-*"):
-        digits = re.search(r"version-(\d{8})", path.name)
-        if digits and int(digits[1]) < version and int(digits[1]) not in needed:
+        version = FOLDER.search(path.name)
+        if version and int(version[1]) <= publications[-1].manifest.version and path.name not in needed:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def kept(directory: Path) -> list[Publication]:
+    """The publications of :func:`keep`; none where nothing is kept."""
+    return read_record(directory / RECORD, lambda name: StoredPublication(directory / name))
+
+
+def remove(directory: Path) -> None:
+    """Removes all publications, whoever has stored them."""
+    (directory / RECORD).unlink(missing_ok=True)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _name(stored: Iterable[Bucket]) -> str:
+    assert isinstance(stored, StoredPublication), "what is kept was stored here"
+    return stored.folder.name

@@ -1,7 +1,6 @@
 """Writes each publication into a folder; engines read it from there, also those that start later."""
 
 import asyncio
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,19 +8,21 @@ from relax_core.api.context import Context
 from relax_core.api.engine import Engine
 from relax_core.api.weights import Acknowledgement, Publication, WeightSync
 from relax_core.weight_syncs.disk.config import DiskWeightSyncConfig
-from relax_core.weight_syncs.disk.publications import kept, remove_unneeded, store
-from relax_core.weights.delta import composed
+from relax_core.weight_syncs.disk.publications import keep, kept, remove, store
+from relax_core.weights.delta import chain, composed
 from relax_core.weights.exchange import exchange
 
 
 class DiskWeightSync(WeightSync):
-    """Keeps the newest publication, which an engine that is restarted will need, and removes it at the end."""
+    """Keeps the newest publication that all engines have, which one that is restarted will need, and removes it at the
+    end."""
 
     def __init__(self, config: DiskWeightSyncConfig, context: Context) -> None:
         if config.directory is None:
             self.directory: Path = context.directory / "publications"
         else:
             self.directory = config.directory / f"relax-{context.run_id}"
+        self._kept: list[Publication] = []
 
     async def stage(self, publication: Publication) -> Publication:
         stored = await asyncio.to_thread(store, publication, self.directory)
@@ -31,11 +32,13 @@ class DiskWeightSync(WeightSync):
         self, staged: Publication, engines: Mapping[str, Engine], timeout: float
     ) -> Mapping[str, Acknowledgement]:
         acknowledgements = await exchange(staged.manifest, staged.buckets, engines, timeout)
-        await asyncio.to_thread(remove_unneeded, self.directory, staged.manifest.version)
+        self._kept = chain(self._kept, staged)
+        await asyncio.to_thread(keep, self._kept, self.directory)
         return acknowledgements
 
     def newest(self) -> Publication | None:
         return composed(kept(self.directory))
 
     async def close(self) -> None:
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self._kept = []
+        await asyncio.to_thread(remove, self.directory)

@@ -3,7 +3,6 @@
 It has no name in any file system, so nothing is left behind however the process ends.
 """
 
-import json
 import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,9 +14,7 @@ from typing import Any, Self
 import torch
 
 from relax_core.api.errors import WeightSyncError
-from relax_core.api.weights import Bucket, Publication, SharedBuckets
-from relax_core.checkpoint.files import write_atomically
-from relax_core.weights.manifest import from_json, to_json
+from relax_core.api.weights import Bucket, SharedBuckets
 from relax_core.weights.shared_memory import Place, PlacedBucket, SharedWeights, placed
 
 POPULATE_READ = 22
@@ -88,23 +85,46 @@ class SharedPublication(SharedBuckets):
         return descriptor
 
     def _map(self) -> torch.Tensor:
-        """The memory's bytes. A mapping is kept, since making one costs as much as a copy; that of a process which has
-        gone is not, or its memory would never be free."""
+        """The memory's bytes. A mapping is kept, since making one costs as much as a copy; that of memory which its
+        process has given up is not, or the memory would never be free."""
         descriptor = self._open()
         try:
             size = os.fstat(descriptor).st_size
-            for other in [key for key in _mapped if key[0] != self.process]:
-                del _mapped[other]
-            content = _mapped.get((self.process, self.memory))
+            for former in list(_mapped):
+                if not _is_held(*former):
+                    _mapped.pop(former, None)
+            key = self.process, self.descriptor, self.memory
+            content = _mapped.get(key)
             if content is None or len(content) != size:
-                content = _mapped[self.process, self.memory] = _mapping(descriptor, size)
+                content = _mapped[key] = _mapping(descriptor, size)
             return content
         finally:
             os.close(descriptor)
 
+    def place(self) -> dict[str, Any]:
+        """As JSON values; see :meth:`at`."""
+        return {**vars(self), "places": [{name: asdict(at) for name, at in bucket.items()} for bucket in self.places]}
 
-_mapped: dict[tuple[int, int], torch.Tensor] = {}
-"""By process and memory: what this process has mapped."""
+    @classmethod
+    def at(cls, place: Mapping[str, Any]) -> Self:
+        """The publication of :meth:`place`."""
+        places = [
+            {name: Place(at["offset"], tuple(at["shape"]), at["dtype"]) for name, at in bucket.items()}
+            for bucket in place["places"]
+        ]
+        return cls(**{**place, "places": places})
+
+
+_mapped: dict[tuple[int, int, int], torch.Tensor] = {}
+"""By process, descriptor and memory: what this process has mapped."""
+
+
+def _is_held(process: int, descriptor: int, memory: int) -> bool:
+    """Whether a process still has memory under a descriptor."""
+    try:
+        return os.stat(f"/proc/{process}/fd/{descriptor}").st_ino == memory
+    except OSError:  # closed, ended, or the id is now that of somebody else's process
+        return False
 
 
 def _mapping(descriptor: int, size: int) -> torch.Tensor:
@@ -121,32 +141,3 @@ def _mapping(descriptor: int, size: int) -> torch.Tensor:
 def this_host() -> str:
     """Equal for processes that see each other's process ids."""
     return f"{BOOT.read_text().strip()} {os.readlink(PROCESSES)}"
-
-
-def write_record(path: Path, publications: Sequence[Publication]) -> None:
-    """Says where some publications are, for processes that start later."""
-    stored = []
-    for publication in publications:
-        shared = publication.buckets
-        assert isinstance(shared, SharedPublication)
-        places = [{name: asdict(place) for name, place in bucket.items()} for bucket in shared.places]
-        stored.append({"manifest": to_json(publication.manifest), "buckets": {**vars(shared), "places": places}})
-    write_atomically(path, json.dumps(stored))
-
-
-def read_record(path: Path) -> list[Publication]:
-    """The publications of :func:`write_record`; none where there is no record, or its process has ended."""
-    if not path.exists():
-        return []
-    publications = [_publication(stored) for stored in json.loads(path.read_text(encoding="utf-8"))]
-    is_there = all(shared.is_there for _, shared in publications)
-    return [Publication(from_json(manifest), shared) for manifest, shared in publications] if is_there else []
-
-
-def _publication(stored: Mapping[str, Any]) -> tuple[Mapping[str, Any], SharedPublication]:
-    buckets = stored["buckets"]
-    places = [
-        {name: Place(place["offset"], tuple(place["shape"]), place["dtype"]) for name, place in bucket.items()}
-        for bucket in buckets["places"]
-    ]
-    return stored["manifest"], SharedPublication(**{**buckets, "places": places})

@@ -7,10 +7,11 @@ from relax_core.api.context import Context
 from relax_core.api.engine import Engine
 from relax_core.api.weights import Acknowledgement, Publication, WeightSync
 from relax_core.weight_syncs.shm.config import ShmWeightSyncConfig
-from relax_core.weight_syncs.shm.memory import SharedPublication, read_record, write_record
+from relax_core.weight_syncs.shm.memory import SharedPublication
 from relax_core.weights.delta import composed
 from relax_core.weights.exchange import exchange
 from relax_core.weights.manifest import in_place
+from relax_core.weights.record import read_record, write_record
 from relax_core.weights.shared_memory import SharedWeights, anonymous_file
 
 RECORD = "publications.json"
@@ -18,7 +19,8 @@ RECORD = "publications.json"
 
 
 class ShmWeightSync(WeightSync):
-    """Keeps what a late engine needs: the newest full publication, and the deltas after it. Memory is used again."""
+    """Keeps what a late engine needs: the newest full publication, and the deltas after it. The memory of full ones is
+    used again. It never shrinks, so that of a delta is a new one, given back with what the delta builds on."""
 
     def __init__(self, config: ShmWeightSyncConfig, context: Context) -> None:
         self._record = context.directory / RECORD
@@ -30,7 +32,7 @@ class ShmWeightSync(WeightSync):
         if self._staged is not None:
             # It was never acknowledged, and somebody who is late may still be reading it.
             self._staged[1].close()
-        memory = self._free.pop() if self._free else SharedWeights(anonymous_file())
+        memory = self._free.pop() if self._free and _is_full(publication) else SharedWeights(anonymous_file())
         places = await asyncio.to_thread(memory.write, in_place(publication))
         staged = Publication(publication.manifest, SharedPublication.of(memory, places))
         self._staged = staged, memory
@@ -46,14 +48,19 @@ class ShmWeightSync(WeightSync):
     def _keep(self) -> None:
         """What was sent takes the place of what a late engine needed before."""
         assert self._staged is not None, "what is sent was staged here"
-        former = self._kept if self._staged[0].manifest.kind == "full" else []
+        former = self._kept if _is_full(self._staged[0]) else []
         self._kept = [*([] if former else self._kept), self._staged]
         self._staged = None
-        write_record(self._record, [publication for publication, _ in self._kept])
-        self._free += [memory for _, memory in former]
+        write_record(self._record, [publication for publication, _ in self._kept], SharedPublication.place)
+        for publication, memory in former:
+            if _is_full(publication):
+                self._free.append(memory)
+            else:
+                memory.close()
 
     def newest(self) -> Publication | None:
-        return composed(read_record(self._record))
+        kept = read_record(self._record, SharedPublication.at)
+        return composed(kept) if all(_is_there(publication) for publication in kept) else None
 
     async def close(self) -> None:
         staged = [] if self._staged is None else [self._staged[1]]
@@ -61,3 +68,13 @@ class ShmWeightSync(WeightSync):
             memory.close()
         self._free, self._kept, self._staged = [], [], None
         self._record.unlink(missing_ok=True)
+
+
+def _is_full(publication: Publication) -> bool:
+    return publication.manifest.kind == "full"
+
+
+def _is_there(publication: Publication) -> bool:
+    """Whether the process that holds the memory of a publication still does."""
+    assert isinstance(publication.buckets, SharedPublication)
+    return publication.buckets.is_there
