@@ -109,6 +109,6 @@ class WeightSync(ABC):
         return None
 
     async def close(self) -> None:
-        """Gives back what the carrier holds, and takes back what it offers to engines of the run that start late, whichever
-        object of the run has kept that: a run that was killed could not, and its next sitting does.
+        """Gives back what the carrier holds, and takes back what is offered to engines of the run that start late,
+        whichever object has kept it: a run that was killed could not, and its next sitting does.
         """

@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import ray
@@ -28,8 +29,24 @@ RECONNECT_SECONDS = 1.0
 """Before a call is made again to a rank whose connection broke."""
 
 
+@dataclass
+class _Running:
+    """A request that the engine has."""
+
+    request: GenerateRequest
+    task: asyncio.Task[Outcome]
+    aborted: bool = False
+
+    def answers(self, request: GenerateRequest) -> bool:
+        """Whether a request of the same key is the same once more, and is to have this one's outcome."""
+        asked, asks = replace(self.request, media=()), replace(request, media=())
+        return not self.aborted and asked == asks and self.request.prompt == request.prompt
+
+
 class EngineRank:
     """Holds an engine, in a process of its own. Every call may be repeated by a caller that has not heard the answer.
+
+    The engine serves weights that were published, and no others: until it has some, it is not healthy.
 
     Args:
         assignment: What the run does.
@@ -40,8 +57,9 @@ class EngineRank:
         self._assignment = assignment
         self._name = name
         self._engine: Engine | None = None
-        self._running: dict[str, asyncio.Task[Outcome]] = {}
+        self._running: dict[str, _Running] = {}
         self._acknowledged: Acknowledgement | None = None
+        self._released = False
 
     async def start(self) -> frozenset[Capability]:
         """Loads the model and, where there is one, the newest publication: a late engine serves no old weights."""
@@ -63,21 +81,22 @@ class EngineRank:
     async def generate(self, requests: Sequence[GenerateRequest]) -> tuple[list[Outcome], int]:
         """One outcome per request, and the engine's generated tokens.
 
-        A request of a key that is in flight is the same request once more.
+        A request that is in flight is not made once more. Another one with its key is from somebody who has taken the
+        place of whoever made it, and knows nothing of it: it is ended first.
         """
-        for request in requests:
-            if request.key not in self._running:
-                self._running[request.key] = asyncio.create_task(self._outcome(request))
-        tasks = [self._running[request.key] for request in requests]
         with self._timeline.span("engine", "generate", requests=len(requests)):
-            outcomes = await asyncio.gather(*(asyncio.shield(task) for task in tasks))
-        return list(outcomes), self._started.generated_tokens
+            outcomes = await asyncio.gather(*(self._answer(request) for request in requests))
+        return outcomes, self._started.generated_tokens
 
     async def receive(self, manifest: Manifest, buckets: Iterable[Bucket]) -> None:
-        """See :meth:`Engine.receive`; a version that is here already need not be received."""
-        if self._acknowledged is None or self._acknowledged.version != manifest.version:
-            with self._timeline.span("engine", "receive", version=manifest.version):
+        """See :meth:`Engine.receive`; of a version that is here already nothing is kept."""
+        with self._timeline.span("engine", "receive", version=manifest.version):
+            if self._acknowledged is None or self._acknowledged.version != manifest.version:
                 await self._or_end(manifest, self._started.receive(manifest, buckets))
+            else:
+                # Whoever broadcasts waits until all have read; a failure is theirs to tell.
+                with suppress(RelaxError):
+                    await asyncio.to_thread(deque, buckets, 0)
 
     async def update(self, manifest: Manifest, buckets: Iterable[Bucket]) -> Acknowledgement:
         """See :meth:`Engine.update`; a version that is here already is acknowledged again."""
@@ -87,7 +106,9 @@ class EngineRank:
         return self._acknowledged
 
     async def abort(self, keys: Sequence[str] | None = None) -> None:
-        """See :meth:`Engine.abort`."""
+        """See :meth:`Engine.abort`. Whoever makes one of these requests from now on wants it made anew."""
+        for key in self._running if keys is None else self._running.keys() & set(keys):
+            self._running[key].aborted = True
         await self._started.abort(keys)
 
     async def pause(self) -> None:
@@ -100,6 +121,7 @@ class EngineRank:
 
     async def release(self, what: frozenset[str]) -> None:
         """See :meth:`Engine.release`."""
+        self._released = True
         if "weights" in what:
             self._acknowledged = None
         await self._started.release(what)
@@ -107,12 +129,24 @@ class EngineRank:
     async def restore(self) -> None:
         """See :meth:`Engine.restore`."""
         await self._started.restore()
+        self._released = False
 
     async def health(self) -> tuple[Health, int]:
         """See :meth:`Engine.health`, and the engine's generated tokens."""
         if self._engine is None:
             return Health(False, 0, 0, 0, "is still loading"), 0
-        return await self._engine.health(), self._engine.generated_tokens
+        health = await self._engine.health()
+        if health.healthy and self._lacking:
+            health = replace(health, healthy=False, detail=self._lacking)
+        return health, self._engine.generated_tokens
+
+    async def trouble(self) -> str:
+        """Why the engine will never serve again; empty while it serves, or will when it is given what it lacks."""
+        if self._lacking:
+            return ""
+        health = await self._started.health()
+        # It may have been released while it was asked.
+        return "" if health.healthy or self._lacking else health.detail or "is not healthy"
 
     async def close(self) -> None:
         """See :meth:`Engine.close`."""
@@ -137,9 +171,41 @@ class EngineRank:
             raise RelaxError(f"{self._name}: still loading")
         return self._engine
 
+    @property
+    def _lacking(self) -> str:
+        """What keeps a sound engine from serving; empty where nothing does."""
+        if self._released:
+            return "has released its memory"
+        return "waits for weights" if self._acknowledged is None else ""
+
+    async def _answer(self, request: GenerateRequest) -> Outcome:
+        while (running := self._running.get(request.key)) is not None and not running.answers(request):
+            try:
+                await self._end(running)
+            except RelaxError as error:
+                return error
+        if running is None:
+            running = self._running[request.key] = _Running(request, asyncio.create_task(self._outcome(request)))
+        return await asyncio.shield(running.task)
+
+    async def _end(self, running: _Running) -> None:
+        """Returns when the engine does not have a request any more.
+
+        Raises:
+            DeadlineExceeded: It has not let go of it in time.
+        """
+        await self.abort([running.request.key])
+        seconds = self._assignment.config.run.timeouts.weight_sync  # while it takes weights over it ends nothing
+        await asyncio.wait({running.task}, timeout=seconds)
+        if not running.task.done():
+            raise DeadlineExceeded(f"{self._name}: request {running.request.key!r} has not ended within {seconds:g} s")
+
     async def _outcome(self, request: GenerateRequest) -> Outcome:
         try:
-            return await self._started.generate(request)
+            engine = self._started
+            if self._lacking:
+                raise RelaxError(f"{self._name} {self._lacking}")
+            return await engine.generate(request)
         except RelaxError as error:
             return error
         finally:

@@ -137,11 +137,12 @@ class Rank:
 
     async def _trouble(self) -> str:
         """Why it must be replaced, or nothing."""
+        timeout = self.assignment.config.run.serve.rank_timeout
         try:
-            await acall(self._actor, "health", timeout=self.assignment.config.run.serve.rank_timeout)
-        except (ActorLost, DeadlineExceeded) as error:
+            trouble: str = await acall(self._actor, "trouble", timeout=timeout)
+        except RelaxError as error:
             return str(error)
-        return ""
+        return trouble
 
     async def _replace(self, cause: str) -> None:
         """Starts it anew, again if it dies or fails while it starts.

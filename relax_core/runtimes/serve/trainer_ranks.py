@@ -31,14 +31,19 @@ class TrainerRanks:
     def __post_init__(self) -> None:
         followers = self.assignment.ranks(ACTOR) - 1
         self.group = RankGroup(self.assignment, ACTOR, (LeadingRank, *[TrainerRank] * followers))
+        self._begun: dict[int, int] = {}
 
     async def start(self, point: TrainerPoint, version: int, unpublished: bool = True) -> None:
-        """Starts the ranks at a point, after the version that was published last."""
+        """Starts the ranks at a point, after the version that was published last; its weights are the next, if they are
+        to be published."""
+        if unpublished:
+            self._begun[point.update] = version + 1
         await self.group.start(point.policy, point, version, unpublished, self.probe)
 
     async def restart(self, state: StateClient, cause: RelaxError) -> None:
         """Kills what is left of the ranks, and starts them at the batch in training: at its beginning, or at its end if
-        they had come so far. A publication that did not reach all engines is made once more.
+        they had come so far. The newest publication is made once more: it may not have reached all engines, and what is
+        kept of it for late ones is gone with the ranks. Engines that have it read it, and keep what they have.
 
         Raises:
             StageLost: There is no such point.
@@ -48,13 +53,21 @@ class TrainerRanks:
         if point is None:
             raise StageLost(ACTOR, cause)
         await self.group.kill()
-        version = published if point.version is None else point.version
+        names = self._names(point)
+        version = max(names, default=published)
         generates = self.assignment.plan.role("rollout") is not None
         # Engines that take turns have given their weights back to the ranks that are loaded.
-        unpublished = version > acknowledged or (generates and self.assignment.takes_turns)
+        again = generates and (published in names or self.assignment.takes_turns)
+        unpublished = again or version > acknowledged
         await self.start(point, version - 1 if unpublished else acknowledged, unpublished)
         if unpublished and generates:
             await self.publish()
+
+    def _names(self, point: TrainerPoint) -> list[int]:
+        """Versions under which the weights of a point were published, or are to be. A stage that begins at a point, or
+        goes back to it, gives it another."""
+        names = (self._begun.get(point.update), point.version)
+        return [version for version in names if version is not None]
 
     async def publish(self) -> None:
         """Returns when all engines have the weights of the ranks, and the state has heard of it."""

@@ -32,6 +32,7 @@ class Cluster:
         self.started: list[str] = []
         self.told: list[tuple[Any, ...]] = []
         self.failures: dict[str, list[RelaxError]] = {}
+        self.troubles: dict[str, str | RelaxError] = {}
         self.may_start = asyncio.Event()
         self.may_start.set()
         self.state_is_gone = False
@@ -53,6 +54,11 @@ class Cluster:
             return frozenset()
         if actor in self.dead:
             raise ActorLost(f"{actor} is dead")
+        if method == "trouble":
+            trouble = self.troubles.get(actor, "")
+            if isinstance(trouble, RelaxError):
+                raise trouble
+            return trouble
 
     async def ask(self, *told: Any) -> None:
         if self.state_is_gone:
@@ -105,6 +111,20 @@ async def test_a_dead_engine_is_replaced_beside_the_others(
     assert sorted(cluster.told[2:]) == [("alive", "engine-0", 2), ("alive", "engine-1", 2)]
     for name, event in zip(("engine-0", "engine-1"), sorted(events), strict=True):
         assert event.startswith(f"restarted: {name}, after ") and event.endswith(f"s: {name}-life-1 is dead")
+
+
+@pytest.mark.parametrize("trouble", ["vLLM failed: out of memory", RelaxError("the engine process has ended")])
+async def test_an_engine_that_lives_and_will_not_serve_again_is_replaced(
+    cluster: Cluster, ranks: EngineRanks, events: list[str], trouble: str | RelaxError
+) -> None:
+    for _ in range(3):
+        await ranks.look()
+    assert cluster.started == ["engine-0-life-1", "engine-1-life-1"]
+    cluster.troubles["engine-0-life-1"] = trouble
+    await until(ranks.look, lambda: len(events) == 1)
+    assert cluster.started[2:] == ["engine-0-life-2"]
+    assert cluster.dead == {"engine-0-life-1"}
+    assert events[0].endswith(f"s: {trouble}")
 
 
 async def test_a_life_that_fails_at_its_start_counts(cluster: Cluster, ranks: EngineRanks, events: list[str]) -> None:

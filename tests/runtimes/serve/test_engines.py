@@ -99,3 +99,24 @@ def test_two_engines_of_which_one_is_killed_draw_what_one_draws(
         assert last[f"engine/{name}/version"] > 1
         assert last[f"engine/{name}/queued"] >= 0
         assert last[f"mismatch/{name}"] < 1e-5
+
+
+def test_an_engine_that_is_killed_after_the_trainer_never_serves_the_model_of_the_start(
+    start: Start, tmp_path: Path
+) -> None:
+    """The trainer waits for rows, and what it had kept for late engines has ended with it."""
+    hold = tmp_path / "hold"
+    run = start("after", "weight_sync=shm", "serve.actor_ranks=1", "updates=5", held_reward(tmp_path, hold))
+    run.trained(8)
+    hold.touch()
+    os.kill(run.rank("actor-0"), signal.SIGKILL)
+    back = lambda: any(line["name"] == "restarted" for line in run.events())  # noqa: E731
+    until("the trainer that was killed", lambda: run.ended or back())
+    dead = run.rank("engine-0")
+    os.kill(dead, signal.SIGKILL)
+    until("the engine that was killed", lambda: run.ended or serves_again(run, "engine-0", dead))
+    hold.unlink()
+    finished = run.finish()
+    check_ledger(finished)
+    assert finished.summary["pending"] == finished.summary["dropped"] == 0
+    assert finished.summary["counters"]["restarts/actor"] == finished.summary["counters"]["restarts/engine-0"] == 1
