@@ -1,5 +1,6 @@
 """Where a stage can go back to: what its trainer was at some update, and what its state was. Imports no torch."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +97,13 @@ class TrainerPoints:
             return None
         return _point(found.update, found.policy, found.state)
 
+    def forget_beyond(self, update: int) -> None:
+        """Removes the points after that update: what led to them is lost, and made once more. The ranks that wrote
+        them must be dead, or stand at that update."""
+        store = recovery_points(self.directory)
+        while (found := store.latest()) is not None and found.update > update:
+            shutil.rmtree(found.path)
+
 
 def _point(update: int, policy: Path, state: Mapping[str, Any]) -> TrainerPoint:
     """A checkpoint's weights were published before it was written; only recovery points hold updates."""
@@ -113,12 +121,14 @@ class Boundaries:
 
     def __init__(self, start: Boundary) -> None:
         self._known = [start]
+        self._version = _version_at(start)
 
     def add(self, boundary: Boundary, points: TrainerPoints) -> None:
         """The stage has come to a boundary; others without a point of the trainer are of no use any more."""
         first, *others = self._known
         kept = [known for known in others if points.at(known.update) is not None]
         self._known = [first, *kept, boundary]
+        self._version = max(self._version, _version_at(boundary))
 
     def last(self) -> Boundary:
         """Where the stage stood last."""
@@ -134,6 +144,19 @@ class Boundaries:
         reachable = (known for known in reversed(self._known) if known.update == standing or points.at(known.update))
         return next(reachable)
 
+    def claim_version(self) -> int:
+        """At least the version that was published last, for a trainer that is started anew and publishes the next. No
+        two callers get the same."""
+        # Since the last boundary that was told of, one batch more may have been published.
+        published = self._version + 1
+        self._version = published + 1
+        return published
+
     def forget_beyond(self, boundary: Boundary) -> None:
-        """The stage has gone back to a boundary."""
+        """The stage has gone back to a boundary. Engines have not: no version comes twice."""
         self._known = [known for known in self._known if known.update <= boundary.update]
+
+
+def _version_at(boundary: Boundary) -> int:
+    version: int = boundary.stage["versions"]["last"]
+    return version

@@ -19,6 +19,7 @@ from relax_core.models.prompts import PromptCodec
 from relax_core.models.tokenizer import tokenizer_class
 from relax_core.runtimes.components import check_capabilities
 from relax_core.runtimes.evaluation import open_evaluators
+from relax_core.runtimes.interrupt import Interrupt
 from relax_core.runtimes.length import crossed
 from relax_core.runtimes.record import StageFacts
 from relax_core.runtimes.run import Run
@@ -83,6 +84,8 @@ class ServeRun(Run):
         self._supervisor: Supervisor | None = None
         self._reported = 0 if checkpoint is None else checkpoint.update
         self._last: StageFacts | None = None
+        self._evaluating = False
+        self._interrupt = Interrupt(lambda: not self._evaluating)
         self._timeline = Timeline(self._spans.append)
 
     async def _stages(self, path: Path) -> None:
@@ -124,6 +127,12 @@ class ServeRun(Run):
             Path.cwd(),
         )
         await self._start(assignment, codec, version, stack)
+        await self._interrupt.watch(self._work_through())
+        if self._interrupt.asked:
+            await self._save_where_it_goes_on()
+            raise KeyboardInterrupt
+
+    async def _work_through(self) -> None:
         while True:
             try:
                 await self._until_done()
@@ -141,7 +150,6 @@ class ServeRun(Run):
         state = supervisor.start_state()
         if self.checkpoint is not None:
             self._continue(self.checkpoint)
-        self._boundaries = Boundaries(Boundary(self._points.start.update, False, state("checkpoint")))
         prompts = open_prompts(self.builder, assignment.model, codec, stack)
         probe = await make_probe(self.config, prompts, self.dataset)
         capabilities = await supervisor.start_ranks(self._points.start, version, probe)
@@ -150,13 +158,18 @@ class ServeRun(Run):
             stack.push_async_callback(sync.close)
             # The rank that serves it is killed in the end, and cannot take its address away.
             stack.callback((assignment.directory / ADDRESS).unlink, missing_ok=True)
-            await supervisor.publish()
+            await supervisor.with_engines(supervisor.publish())
             engine = await open_fleet(assignment, state, capabilities)
             stack.push_async_callback(engine.close)
             check_capabilities(engine, self.plan, self.config)
             self.evaluators = await open_evaluators(self.builder, engine, prompts, None, stack)
+        # With the version that engines have now: whoever goes back to here publishes another.
+        self._boundaries = Boundaries(Boundary(self._points.start.update, False, state("checkpoint")))
         if self.checkpoint is None:
-            self.record.evaluated(await self._evaluate("eval", 0), 0)
+            self.record.evaluated(await supervisor.with_engines(self._evaluate("eval", 0)), 0)
+        elif self.checkpoint.update < self.updates:
+            # An evaluation may have been interrupted there.
+            await supervisor.with_engines(self._look_at_policy(self.checkpoint.update))
         await asyncio.to_thread(supervisor.start_fronts)
 
     def _continue(self, checkpoint: Checkpoint) -> None:
@@ -183,7 +196,7 @@ class ServeRun(Run):
         return TrainerPoints(start, self.directory.path.resolve(), self.store)
 
     async def _until_done(self) -> None:
-        """Follows the stage to its end.
+        """Follows the stage to its end, or, interrupted, to that of the batch in training.
 
         Raises:
             StageLost: Something is lost that only going back brings back.
@@ -205,7 +218,8 @@ class ServeRun(Run):
         began = time.monotonic()
         while True:
             try:
-                boundary = await self._back_at_boundary()
+                boundary = await self._supervisor.with_engines(self._back_at_boundary())
+                await asyncio.to_thread(self._supervisor.start_fronts)
                 break
             except (ActorLost, DeadlineExceeded) as error:  # something else was lost meanwhile
                 self._supervisor.lost(loss.name, error)
@@ -215,23 +229,37 @@ class ServeRun(Run):
 
     async def _back_at_boundary(self) -> Boundary:
         assert self._supervisor is not None
-        await self._supervisor.stop_fronts()
-        await self._hear_the_rest()
-        standing = await self._supervisor.standing()
-        known = self._boundaries.last()
-        boundary = self._boundaries.newest(standing, self._points)
-        # One batch more than is known of may have been published.
-        version = known.stage["versions"]["last"] + 1
-        lost = int(known.stage["ledger"]["trained"]) - int(boundary.stage["ledger"]["trained"])
-        if lost:
-            self.hub.count("lost_with_weights", lost)
-        await self._supervisor.go_back(boundary, standing, version)
-        self._boundaries.forget_beyond(boundary)
+        boundary = await self._rewind(await self._halt())
         if self.plan.role("rollout") is not None:
             await self._supervisor.publish()
         await self._after_batch(boundary.update, boundary.held)
-        await asyncio.to_thread(self._supervisor.start_fronts)
         return boundary
+
+    async def _halt(self) -> int | None:
+        """Ends all fronts; returns the update that the trainer is at, if it is at one."""
+        assert self._supervisor is not None
+        await self._supervisor.stop_fronts()
+        await self._hear_the_rest()
+        return await self._supervisor.standing()
+
+    async def _rewind(self, standing: int | None) -> Boundary:
+        assert self._supervisor is not None
+        known = self._boundaries.last()
+        boundary = self._boundaries.newest(standing, self._points)
+        lost = int(known.stage["ledger"]["trained"]) - int(boundary.stage["ledger"]["trained"])
+        if lost:
+            self.hub.count("lost_with_weights", lost)
+        await self._supervisor.go_back(boundary, standing, self._boundaries.claim_version())
+        self._boundaries.forget_beyond(boundary)
+        return boundary
+
+    async def _save_where_it_goes_on(self) -> None:
+        """Writes the checkpoint of an interrupted run. Where the trainer has begun another batch meanwhile, that is of
+        the end of the last, and what was generated since then is generated again."""
+        standing = await self._halt()
+        if standing != self._boundaries.last().update:
+            await self._rewind(standing)
+        await asyncio.to_thread(self._save)
 
     async def _hear_the_rest(self) -> None:
         """What a state that is still there had to tell; its failures came of the loss."""
@@ -241,26 +269,37 @@ class ServeRun(Run):
                     await self._hear(kind, arguments)
 
     async def _follow(self) -> None:
-        """Hears what fronts and ranks tell, until the last batch is trained and everything is stored.
+        """Hears what fronts and ranks tell, until the last batch is trained and everything is stored; or, once the run
+        is interrupted, until no batch is in training.
 
         Raises:
             RelaxError: Somebody cannot go on.
             DeadlineExceeded: Nobody has told anything for longer than any step may take.
         """
-        timeouts = self.config.run.timeouts
-        patience = timeouts.generation + timeouts.weight_sync + self.config.run.serve.start_timeout
+        timeouts, serve = self.config.run.timeouts, self.config.run.serve
+        patience = timeouts.generation + timeouts.weight_sync + serve.start_timeout
+        patience += max(serve.step_timeout, timeouts.reward)
         heard = time.monotonic()
         while True:
             records: list[Record] = await acall(self._state.actor, "drain", LISTEN)
             for kind, arguments in records:
                 if kind == "done":
-                    await self._finish()
-                    return
+                    break
                 await self._hear(kind, arguments)
+            kinds = {record.kind for record in records}
+            if self._interrupt.asked and ("boundary" in kinds or not await self._is_training()):
+                return
+            if "done" in kinds:
+                await self._finish()
+                return
             if records:
                 heard = time.monotonic()
             if time.monotonic() - heard > patience:
                 raise DeadlineExceeded(f"nothing has moved for {patience:g} s: {self._state('counts')}")
+
+    async def _is_training(self) -> bool:
+        begun, *_ = await self._state.ask("batches")
+        return bool(begun)
 
     async def _finish(self) -> None:
         update = int(self._look().counters["updates"])
@@ -296,19 +335,20 @@ class ServeRun(Run):
 
     async def _after_batch(self, update: int, held: bool) -> None:
         """Evaluation and checkpoint, while the source is held: the numbers belong to this version."""
-        if not held:
+        if not held or self._interrupt.asked:
             return
-        if update > self.record.looked_at:
-            await self._look_at_policy(update)
-            self.record.looked_at = update
+        await self._look_at_policy(update)
         self._state("go_on")
 
     async def _look_at_policy(self, update: int) -> None:
+        if update <= self.record.looked_at:
+            return
         run = self.config.run
         before = update - self.plan.updates_per_batch
         if run.eval is not None and crossed(run.eval.every, before, update):
             with self._timeline.span("evaluator", "evaluate", update=update):
                 await self._evaluate_trained(update)
+        self.record.looked_at = update
         if crossed(run.checkpoint.every, before, update):
             with self._timeline.span("checkpoint", "save", update=update):
                 await asyncio.to_thread(self._save)
@@ -318,7 +358,11 @@ class ServeRun(Run):
         assert self._supervisor is not None
         if self.evaluators and self.plan.role("rollout") is None:
             await self._supervisor.publish()
-        self.record.evaluated(await self._evaluate("eval", update), update)
+        self._evaluating = True
+        try:
+            self.record.evaluated(await self._evaluate("eval", update), update)
+        finally:
+            self._evaluating = False
 
     def _save(self) -> None:
         assert self._supervisor is not None

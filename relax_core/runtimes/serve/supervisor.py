@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 
@@ -31,6 +31,8 @@ PULSE = 1.0
 
 STATE_THREADS = 64
 TRANSPORT = "transport"
+
+Result = TypeVar("Result")
 
 
 class Supervisor:
@@ -124,6 +126,17 @@ class Supervisor:
         engines = [] if self._engines is None else [self._engines.look]
         await together(*(_again(look) for look in (*looks, *frozen, *engines)))
 
+    async def with_engines(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """What the work returns, which needs engines: they alone are looked after meanwhile.
+
+        Raises:
+            RelaxError: What the work raised, or an engine was lost too often.
+        """
+        task = asyncio.ensure_future(work)
+        looks = [] if self._engines is None else [_again(self._engines.look)]
+        await together(task, *looks)
+        return task.result()
+
     def lost(self, name: str, cause: object) -> StageLost:
         """The loss of something that only going back brings back, counted.
 
@@ -171,15 +184,22 @@ class Supervisor:
             else:
                 await group.kill()
                 await group.start(group.name)
-        if standing == boundary.update:
-            await self._trainer.group.connect()
-        else:
-            await self._trainer.group.kill()
-            point = self._points.at(boundary.update)
-            assert point is not None, "the boundary was chosen so"
-            await self._trainer.start(point, version)
+        await self._trainer_back(boundary.update, standing, version)
         await self._announce()
         return self.state
+
+    async def _trainer_back(self, update: int, standing: int | None, version: int) -> None:
+        assert self._trainer is not None
+        stays = standing == update
+        if not stays:
+            await self._trainer.group.kill()
+        await asyncio.to_thread(self._points.forget_beyond, update)
+        if stays:
+            await self._trainer.group.connect()
+            return
+        point = self._points.at(update)
+        assert point is not None, "the boundary was chosen so"
+        await self._trainer.start(point, version)
 
     def save(self, directory: Path) -> None:
         """Model and optimizer of the trainer; by its ranks in their next life, if they are lost meanwhile."""
@@ -249,7 +269,7 @@ async def _again(look: Callable[[], Awaitable[None]]) -> None:
         await asyncio.sleep(PULSE)
 
 
-async def together(*works: Awaitable[None]) -> None:
+async def together(*works: Awaitable[object]) -> None:
     """Works at the same time; the first that returns or raises ends all."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:

@@ -1,11 +1,10 @@
 """Ranks, state and transport that are lost at any moment: no cluster, and the weights of a run in peace."""
 
 import asyncio
-import json
-import shutil
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from relax_core.api.errors import RelaxError, TrainingError
+from relax_core.api.errors import RelaxError
 from relax_core.api.trainer import Sums
 from relax_core.api.transport import Lease
-from relax_core.checkpoint.store import CheckpointStore
 from relax_core.config.run import ServeConfig
 from relax_core.dataflow.batching import UpdatePlan
 from relax_core.dataflow.ledger import Ledger, verify
@@ -32,9 +30,8 @@ from relax_core.runtimes.serve.ranks import LeadingRank
 from relax_core.runtimes.serve.recovery import (
     Boundaries,
     Boundary,
+    StageLost,
     TrainerPoint,
-    TrainerPoints,
-    recovery_points,
 )
 from relax_core.runtimes.serve.remote_ranks import RemoteRanks
 from relax_core.runtimes.serve.state import RunState
@@ -54,20 +51,29 @@ Weights = tuple[tuple[int, tuple[int, ...]], ...]
 MOMENTS = 100
 """More moments in the life of the ranks than a run has."""
 
+SOON, AGAIN = (3, 8), 22
+"""Moments until ranks die after the stage went back; and until the batch that is made again has been published."""
+
 
 class Dead(ActorLost):
     """The ranks have just died."""
 
 
+class Gone(BaseException):
+    """State and transport are gone."""
+
+
 @dataclass
 class Hazard:
-    """The moments at which the ranks die.
+    """The moments at which something is lost.
 
     Args:
         at: Their numbers.
+        loss: What is raised then.
     """
 
     at: frozenset[int]
+    loss: type[BaseException]
     moments: int = 0
     armed: bool = False
 
@@ -76,7 +82,7 @@ class Hazard:
             return
         self.moments += 1
         if self.moments - 1 in self.at:
-            raise Dead("the ranks are dead")
+            raise self.loss
 
 
 class Rank(LeadingRank):
@@ -124,15 +130,20 @@ class Rank(LeadingRank):
     def _write(self, update: int, save: Any, state: Mapping[str, Any]) -> None:
         self._house.hazard()
         self._house.saved[update] = self.weights
-        self._house.points[update] = TrainerPoint(update, Path(), state["version"], state["made"])
+        points = self._house.points
+        points[update] = TrainerPoint(update, Path(), state["version"], state["made"])
+        for old in sorted(points)[:-2]:
+            del points[old]
 
     def _to_engines(self, beside: bool) -> None:
         self._house.hazard()
         self._publications.version += 1
+        assert self._publications.version >= max(self._house.engines, default=0), "engines refuse an old version"
         self._house.state.staged(self._publications.version)
         self._house.hazard()
         known = self._house.engines.setdefault(self._publications.version, self.weights)
         assert known == self.weights, "a version has two meanings"
+        self._house.gone()
         self._house.ranks.publications = self._publications.version
         self._tell()
         self._house.hazard()
@@ -148,12 +159,15 @@ class Points:
         self._house = house
 
     def at(self, update: int) -> TrainerPoint | None:
-        known = sorted(self._house.points)[-2:]
-        return TrainerPoint(0) if not update else self._house.points[update] if update in known else None
+        return self._house.points.get(update) if update else TrainerPoint(0)
 
     def beyond(self, update: int) -> TrainerPoint | None:
         newest = max(self._house.points, default=0)
         return self._house.points[newest] if newest > update else None
+
+    def forget_beyond(self, update: int) -> None:
+        for beyond in [each for each in self._house.points if each > update]:
+            del self._house.points[beyond]
 
 
 class Rebuilt(House):
@@ -162,24 +176,33 @@ class Rebuilt(House):
     Args:
         codec: Of the prompts.
         at: Moments at which the ranks die.
+        gone: Moments at which state and transport are gone, and what they had to tell was not heard.
+        every: Batches between two points of the ranks.
     """
 
-    def __init__(self, codec: PromptCodec, monkeypatch: pytest.MonkeyPatch, at: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        codec: PromptCodec,
+        monkeypatch: pytest.MonkeyPatch,
+        at: Collection[int] = (),
+        gone: Collection[int] = (),
+        every: int = 1,
+    ) -> None:
         super().__init__(codec, Deaths(()), ".*")
-        self.hazard, self.life = Hazard(at), 0
+        self.hazard, self.gone, self.life = Hazard(frozenset(at), Dead), Hazard(frozenset(gone), Gone), 0
         self.saved: dict[int, Weights] = {0: ()}
         self.points: dict[int, TrainerPoint] = {}
         self.engines: dict[int, Weights] = {}
-        serve = SimpleNamespace(step_timeout=1.0, start_timeout=1.0, rank_timeout=1.0, recovery_every=1)
+        serve = SimpleNamespace(step_timeout=1.0, start_timeout=1.0, rank_timeout=1.0, recovery_every=every)
         self.assignment: Any = SimpleNamespace(
             plan=PLAN,
             run_id="run",
             config=SimpleNamespace(run=SimpleNamespace(serve=serve)),
             ranks=lambda front: 2,
             takes_turns=False,
+            generates=True,
         )
-        points: Any = Points(self)
-        self.supervised = TrainerRanks(self.assignment, points, None)
+        self.supervised = TrainerRanks(self.assignment, Points(self), None)  # type: ignore[arg-type]
         self.supervised.group = Group(self)  # type: ignore[assignment]
         for module in (remote_ranks, trainer_ranks):
             monkeypatch.setattr(module, "acall", self._acall)
@@ -187,7 +210,13 @@ class Rebuilt(House):
         monkeypatch.setattr(remote_ranks, "call", lambda rank, method: False)
         monkeypatch.setattr(remote_ranks, "find_actor", lambda name, namespace: self.living())
         self.rank: Rank | None = None
+
+    async def start(self) -> None:
+        """From here on everything may be lost."""
+        await self.supervised.start(TrainerPoint(0), 0)
+        await self.supervised.publish()
         self.boundaries = Boundaries(Boundary(0, False, self.state.checkpoint()))
+        self.hazard.armed = self.gone.armed = True
 
     def begin(self, point: TrainerPoint, version: int, unpublished: bool) -> None:
         """The ranks begin a life."""
@@ -202,12 +231,15 @@ class Rebuilt(House):
     async def _acall(self, rank: Any, method: str, *arguments: Any, timeout: float) -> Any:
         if rank is not self.rank:
             raise ActorLost("these ranks are dead")
+        self.gone()
         try:
-            return getattr(rank, method)(*arguments)
+            answer = getattr(rank, method)(*arguments)
         except Dead:
             self.rank = None
             await self._bring_back()
             raise
+        self.gone()
+        return answer
 
     async def _bring_back(self) -> None:
         """What the supervisor does when it sees that the ranks are dead; again, if they die before they serve."""
@@ -235,27 +267,39 @@ class Rebuilt(House):
         actor.restore(self.state.batches()[2])
         return actor
 
+    def roles(self) -> list[Role]:
+        """Of all fronts, started anew."""
+        return [self.role(name) for name in ("rollout", "reward", "advantages", "actor")]
+
     def hear(self) -> None:
         """The controller takes down the boundaries that it is told."""
+        self.gone()
         for record in self.state.drain(0.0):
             if record.kind == "boundary":
                 self.boundaries.add(Boundary(*record.arguments), Points(self))  # type: ignore[arg-type]
 
     async def go_back(self) -> None:
-        """State and transport are lost."""
+        """State and transport are lost, and whatever else is lost meanwhile."""
+        while True:
+            with suppress(Gone, StageLost, ActorLost):
+                await self._back_at_boundary()
+                return
+
+    async def _back_at_boundary(self) -> None:
         standing = await self.supervised.standing() if self.rank is not None else None
         boundary = self.boundaries.newest(standing, Points(self))  # type: ignore[arg-type]
-        latest = self.boundaries.last().stage["versions"]["last"]
+        version = self.boundaries.claim_version()
         ledger = Ledger(self.events.append)
         source = Source(Numbers(50), 0, ledger, Admission(BATCH.tasks, 0), None, IN_TURNS.groups)
         self.state = RunState(source, ledger, UPDATES, lambda before, now: False, 100, ServeConfig())
         self.state.rewind(boundary.stage)
         self.transport = MemoryTransport(MemoryTransportConfig())
         self.transport.open(PLAN.columns, PLAN.consumers)
+        self.supervised.points.forget_beyond(boundary.update)
         if standing != boundary.update:
             point = self.supervised.points.at(boundary.update)
             assert point is not None
-            self.begin(point, latest + 1, True)
+            await self.supervised.start(point, version)
         await self.supervised.publish()
         self.boundaries.forget_beyond(boundary)
 
@@ -292,21 +336,22 @@ class Group:
 
 async def trained(house: Rebuilt, losses: Collection[int] = ()) -> Weights:
     """Runs to the end, with state and transport lost after some rounds; the weights."""
-    house.begin(TrainerPoint(0), 0, True)
-    await house.supervised.publish()
-    house.hazard.armed = True
-    names = ("rollout", "reward", "advantages", "actor")
-    roles = {name: house.role(name) for name in names}
+    await house.start()
+    roles = house.roles()
     for turn in range(200):
-        for name in names:
-            if await roles[name].step() is Progress.BUSY:
-                await roles[name].settled()
-        house.hear()
+        try:
+            for role in roles:
+                if await role.step() is Progress.BUSY:
+                    await role.settled()
+            house.hear()
+            lost = turn in losses
+        except (Gone, StageLost):
+            lost = True
+        if lost:
+            await house.go_back()
+            roles = house.roles()
         if house.state.counts()["trained"] == UPDATES:
             return house.living().weights
-        if turn in losses:
-            await house.go_back()
-            roles = {name: house.role(name) for name in names}
     raise AssertionError(f"the run does not end: {house.state.counts()}, {house.transport.depth()}")
 
 
@@ -321,8 +366,8 @@ def check(house: Rebuilt, weights: Weights) -> None:
 
 @pytest.fixture
 def rebuilt(codec: PromptCodec, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rebuilt]:
-    """``rebuilt(at)``: a run whose ranks die at some moments."""
-    return lambda at=(): Rebuilt(codec, monkeypatch, frozenset(at))
+    """``rebuilt(at, gone, every)``: a run that loses something at some moments."""
+    return partial(Rebuilt, codec, monkeypatch)
 
 
 def test_ranks_that_die_at_any_moment_come_back_to_the_same_weights(rebuilt: Callable[..., Rebuilt]) -> None:
@@ -338,64 +383,31 @@ def test_ranks_that_die_at_any_moment_come_back_to_the_same_weights(rebuilt: Cal
         assert sorted(house.engines) == sorted(peace.engines), "no version more than without a death"
 
 
+@pytest.mark.parametrize("every", [1, 0])
+def test_a_state_that_is_gone_at_any_moment_and_what_is_lost_soon_after(
+    rebuilt: Callable[..., Rebuilt], every: int
+) -> None:
+    peace = rebuilt(every=every)
+    weights = asyncio.run(trained(peace))
+    for moment in range(peace.gone.moments):
+        deaths = (((), {moment, moment + AGAIN}), *(({moment + later}, {moment}) for later in SOON))
+        for at, gone in deaths:
+            house = rebuilt(at, gone, every)
+            assert asyncio.run(trained(house)) == weights, (at, gone)
+            check(house, weights)
+
+
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(at=st.sets(st.integers(0, MOMENTS), max_size=6), losses=st.sets(st.integers(0, 20), max_size=4))
-def test_any_deaths_and_losses(rebuilt: Callable[..., Rebuilt], at: set[int], losses: set[int]) -> None:
+@given(
+    at=st.sets(st.integers(0, MOMENTS), max_size=6),
+    losses=st.sets(st.integers(0, 20), max_size=4),
+    gone=st.sets(st.integers(0, MOMENTS), max_size=4),
+    every=st.integers(0, 2),
+)
+def test_any_deaths_and_losses(
+    rebuilt: Callable[..., Rebuilt], at: set[int], losses: set[int], gone: set[int], every: int
+) -> None:
     weights = asyncio.run(trained(rebuilt()))
-    house = rebuilt(at)
+    house = rebuilt(at, gone, every)
     assert asyncio.run(trained(house, losses)) == weights
     check(house, weights)
-
-
-def point(directory: Path, update: int, **state: Any) -> None:
-    recovery_points(directory).write(update, lambda policy: None, state)
-
-
-def test_points_of_the_trainer_are_those_on_disk(tmp_path: Path) -> None:
-    checkpoints = CheckpointStore(tmp_path / "checkpoints", 5)
-    points = TrainerPoints(TrainerPoint(4), tmp_path, checkpoints)
-    assert (points.at(4), points.at(6), points.beyond(4)) == (TrainerPoint(4), None, None)
-    checkpoints.write(6, lambda policy: None, {"version": 3})
-    for update in (8, 10, 12):
-        point(tmp_path, update, version=update // 2, made=[])
-    six, twelve = points.at(6), points.beyond(10)
-    assert six is not None and six.version is None and six.policy is not None
-    assert points.at(8) is None, "two are kept"
-    assert twelve is not None and (twelve.update, twelve.version) == (12, 6)
-    assert points.beyond(12) is None
-
-
-def test_the_stage_goes_back_to_where_the_trainer_is_or_can_be(tmp_path: Path) -> None:
-    points = TrainerPoints(TrainerPoint(0), tmp_path, CheckpointStore(tmp_path / "checkpoints", 2))
-    boundaries = Boundaries(Boundary(0, False, {}))
-    for update in range(1, 6):
-        if update in (2, 4):
-            point(tmp_path, update, version=update, made=[])
-        boundaries.add(Boundary(update, False, {"update": update}), points)
-    assert boundaries.newest(5, points).update == 5
-    assert boundaries.newest(None, points).update == 4
-    assert boundaries.newest(6, points).update == 4, "the trainer is beyond everything that is known"
-    boundaries.forget_beyond(boundaries.newest(None, points))
-    assert boundaries.last().update == 4
-    shutil.rmtree(tmp_path / "recovery")
-    assert boundaries.newest(None, points) == Boundary(0, False, {})
-
-
-def made(updates: MadeUpdates, number: int, rows: Collection[int], sums: Sums) -> Any:
-    """The result of an update that is made if it has not been."""
-    updates.accumulate(number, rows, True, lambda: sums)
-    return updates.apply(number, lambda summed: {"grad_norm": float("inf")})
-
-
-def test_results_of_updates_survive_on_disk_as_they_are() -> None:
-    sums = Sums(float("nan"), 0.1, {"ratio": (1 / 3, 2.0)}, 7)
-    updates = MadeUpdates(2)
-    made(updates, 1, (4, 5), sums)
-    other = MadeUpdates(2, updates.last, json.loads(json.dumps(updates.state(), allow_nan=False)))
-    back, applied = made(other, 1, (4, 5), Sums())
-    assert repr(back) == repr(sums)
-    assert applied == {"grad_norm": float("inf")}
-    with pytest.raises(TrainingError, match="other rows"):
-        made(other, 1, (4, 6), Sums())
-    with pytest.raises(TrainingError, match="made already"):
-        made(MadeUpdates(2, 3), 1, (4, 5), Sums())

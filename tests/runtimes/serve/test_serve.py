@@ -63,9 +63,9 @@ def test_two_ranks_on_serve_compute_what_one_computes_in_one_process(
         assert left["train/loss"] == pytest.approx(right["train/loss"], rel=1e-6)
         assert left["train/grad_norm"] == pytest.approx(right["train/grad_norm"], rel=1e-5)
         assert left["mismatch/probe_max"] < 1e-5
-    # Before the first update nothing travels in a local run: its engine has loaded the same folder.
+    # Before the first update nothing travels in a local run: its engine has loaded the same folder, beside its trainer.
     of_all_runtimes = {name for name in served.metrics()[0] if not name.startswith(("engine/", "sync/"))}
-    assert of_all_runtimes == local.metrics()[0].keys()
+    assert of_all_runtimes | {"perf/tokens_during_update"} == local.metrics()[0].keys()
     # A front tells what it has begun once in a while; that may be some groups behind what is trained.
     assert served.metrics()[-1]["rollout/length_trained_to_started"] == pytest.approx(1, rel=0.5)
     assert served.summary.keys() == local.summary.keys()
@@ -109,22 +109,48 @@ def test_a_failing_front_ends_the_run_with_its_cause(start: Start, tmp_path: Pat
         start("failing", f"reward={{name: python, function: '{path}:score'}}").finish()
 
 
-def test_ctrl_c_ends_with_130_and_leaves_no_process(tmp_path: Path, tiny_model_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "sections"),
+    [(signal.SIGINT, {}), (signal.SIGTERM, {"mode": "fully_async", "max_staleness": 2})],
+    ids=["ctrl_c_in_turns", "sigterm_beside"],
+)
+def test_an_interrupted_run_ends_with_130_a_checkpoint_of_then_and_no_process(
+    ray_cluster: None,
+    configure: Callable[..., tuple[RunConfig, RunDirectory]],
+    tmp_path: Path,
+    tiny_model_path: Path,
+    number: signal.Signals,
+    sections: dict[str, Any],
+) -> None:
     file = tmp_path / "run.yaml"
-    file.write_text(yaml.safe_dump({**BASE, "updates": 10000, "model": {"path": str(tiny_model_path)}}))
+    run = {**BASE, **sections, "updates": 10000, "batch": {**BASE["batch"], "updates_per_batch": 2}}
+    file.write_text(yaml.safe_dump({**run, "model": {"path": str(tiny_model_path)}}))
     program = str(Path(sys.executable).with_name("relax"))
     command = [program, "train", str(file), "--runtime", "serve", "--runs-dir", str(tmp_path), "--name", "interrupted"]
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONWARNINGS": "ignore"}
-    )
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore", "RAY_ADDRESS": "local"}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
     ledger = tmp_path / "interrupted" / "ledger.jsonl"
-    until("training", lambda: ledger.exists() and '"trained"' in ledger.read_text())
+    until("training", lambda: ledger.exists() and ledger.read_text().count('"trained"') > 8)
     family = psutil.Process(process.pid).children(recursive=True)
     assert len(family) > 5
-    process.send_signal(signal.SIGINT)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does
+    else:
+        process.send_signal(number)
     _, error = process.communicate(timeout=DEADLINE)
     assert process.returncode == 130, error
     assert error.strip().splitlines()[-1].startswith("relax: interrupted"), error
     _, alive = psutil.wait_procs(family, timeout=DEADLINE)
     assert not alive
-    assert json.loads((tmp_path / "interrupted" / "summary.json").read_text())["status"] == "interrupted"
+    interrupted = Finished(tmp_path / "interrupted", json.loads((tmp_path / "interrupted/summary.json").read_text()))
+    assert interrupted.summary["status"] == "interrupted"
+    check_ledger(interrupted)
+    checkpoint = CheckpointStore(interrupted.path / "checkpoints", 2).latest()
+    assert checkpoint is not None and checkpoint.update == interrupted.summary["updates"]
+    assert checkpoint.update >= 4 and checkpoint.update % 2 == 0, "the batch in training is finished"
+    updates = checkpoint.update + 8  # more than have rows already
+    config, directory = configure("goes-on", f"updates={updates}", **{**run, **SERVE, "updates": None})
+    resumed = Started(config, directory, checkpoint).finish()
+    check_ledger(resumed)
+    assert (resumed.summary["updates"], resumed.summary["pending"]) == (updates, 0)
+    assert [line["step"] for line in resumed.metrics()] == list(range(checkpoint.update + 1, updates + 1))
