@@ -35,6 +35,7 @@ class BatchRecord:
         table: All rows, with what the actor read and what people look at.
         updates: The optimizer steps, in order; they refer to rows of the table by position.
         media: What rows name as their media, by key; see :data:`relax_core.dataflow.columns.MEDIA`.
+        republished: Versions that make no row older; see :class:`relax_core.dataflow.staleness.Staleness`.
     """
 
     batch: int
@@ -44,6 +45,7 @@ class BatchRecord:
     table: Table
     updates: tuple[UpdatePlan, ...]
     media: Mapping[str, bytes] = field(default_factory=dict)
+    republished: tuple[int, ...] = ()
 
     @property
     def last_update(self) -> int:
@@ -157,7 +159,8 @@ def _tree_of(record: BatchRecord) -> dict[str, Any]:
     updates = [{field.name: getattr(update, field.name) for field in fields(update)} for update in record.updates]
     scalars = {name: getattr(record, name) for name in SCALARS}
     media = {key: np.frombuffer(data, np.uint8) for key, data in record.media.items()}
-    return {"format": FORMAT, **scalars, "table": rows, "updates": updates, "media": media}
+    lists = {"updates": updates, "republished": list(record.republished)}
+    return {"format": FORMAT, **scalars, "table": rows, "media": media, **lists}
 
 
 def _record_of(tree: Mapping[str, Any]) -> BatchRecord:
@@ -167,7 +170,9 @@ def _record_of(tree: Mapping[str, Any]) -> BatchRecord:
     table = Table(rows["ids"], rows["groups"], {column.spec.name: column for column in columns}, rows["versions"])
     updates = tuple(UpdatePlan(**update | {"ranks": tuple(map(tuple, update["ranks"]))}) for update in tree["updates"])
     media = {key: data.tobytes() for key, data in tree.get("media", {}).items()}
-    return BatchRecord(**{name: tree[name] for name in SCALARS}, table=table, updates=updates, media=media)
+    republished = tuple(tree.get("republished", ()))
+    scalars = {name: tree[name] for name in SCALARS}
+    return BatchRecord(**scalars, table=table, updates=updates, media=media, republished=republished)
 
 
 def _spec_of(trailing: Sequence[int], **others: Any) -> ColumnSpec:

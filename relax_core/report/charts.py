@@ -42,9 +42,7 @@ PANELS = (
     Panel("Margin", ("train/margin",), "Reward of the chosen answers above that of the rejected ones"),
     Panel("Clip fraction", ("train/clip_fraction*",), "Share of tokens whose gradient a clip cut off"),
     Panel("Gradient norm", ("train/grad_norm",), "Of the whole gradient, before clipping"),
-    Panel(
-        "Mismatch KL", ("mismatch/kl",), "KL of the engine's policy to the trainer's for the same weights, per token"
-    ),
+    Panel("Mismatch KL", ("mismatch/kl",), "KL of the policy that sampled to the trainer's, lag included, per token"),
     Panel("Probe gap", ("mismatch/probe_max",), "Largest difference of a log-probability, engine to trainer, in nats"),
     Panel("Lag", ("*/lag", "*/lag_*"), "Publications between a trained token and the trainer"),
     Panel("Throughput", ("perf/rollout_tokens_per_s", "perf/train_tokens_per_s"), "Tokens per second"),

@@ -54,9 +54,16 @@ class Cover:
 
     def without(self, other: "Cover") -> "Cover":
         """The parts of this cover that lie outside another."""
+        return self._parts(other, inside=False)
+
+    def common(self, other: "Cover") -> "Cover":
+        """The parts of this cover that lie inside another."""
+        return self._parts(other, inside=True)
+
+    def _parts(self, other: "Cover", inside: bool) -> "Cover":
         borders = np.unique(np.concatenate([self.starts, self.ends, other.starts, other.ends]))
         starts, ends = borders[:-1], borders[1:]
-        kept = (self.within(starts, ends) > 0) & (other.within(starts, ends) == 0)
+        kept = (self.within(starts, ends) > 0) & ((other.within(starts, ends) > 0) == inside)
         return Cover(starts[kept], ends[kept])
 
     @property

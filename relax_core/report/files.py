@@ -1,13 +1,17 @@
 """What a run's folder holds, as far as it is there: the run may still be going, or may have been killed."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from relax_core.api.errors import RelaxError
+from relax_core.checkpoint.run_directory import SUMMARY
 
 Item = TypeVar("Item")
+
+FILE_TIME_SECONDS = 1.0
+"""File systems round the time of a file; a resumed run needs longer until its first numbers."""
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -31,6 +35,23 @@ def read_object(path: Path) -> dict[str, Any]:
         RelaxError: The file holds something else.
     """
     return _object(path.read_text(encoding="utf-8"), str(path)) if path.exists() else {}
+
+
+def read_summary(run: Path, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The run's ``summary.json``, empty where its last sitting has none (yet): one is written as a sitting ends, so
+    numbers that came after it are of a later sitting.
+
+    Args:
+        run: The run's folder.
+        lines: Its ``metrics.jsonl``.
+
+    Raises:
+        RelaxError: The file holds something else.
+    """
+    path = run / SUMMARY
+    if not path.exists() or (lines and lines[-1]["time"] > path.stat().st_mtime + FILE_TIME_SECONDS):
+        return {}
+    return read_object(path)
 
 
 def evenly(items: Sequence[Item], most: int) -> list[Item]:

@@ -23,8 +23,9 @@ def overlap(spans: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     * ``training``, ``sync``: the actor accumulated or updated; it published.
     * ``actor_waiting``: what is left of the time beside the actor's work.
     * ``paused``: an evaluation or a checkpoint ran.
-    * ``data_wait``: the actor waited for rows, pauses apart; ``exposed``: generation in these waits; what
-      ``perf/data_wait_s`` and ``perf/rollout_exposed_s`` add up to. ``None`` where no wait is on record.
+    * ``data_wait``: the actor waited for rows, pauses apart: ``perf/data_wait_s`` of all updates, less the time in
+      which no role worked; ``exposed``: generation in these waits, what ``perf/rollout_exposed_s`` adds up to. ``None``
+      where no wait is on record.
     * ``bound``: what the same work takes at least where roles work at the same time: the longer one of generation and
       of the actor's work.
 
@@ -35,23 +36,24 @@ def overlap(spans: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     generating = [span for span in worked if span["role"] == "rollout"]
     acting = [span for span in worked if span["role"] == "actor"]
     updating = Cover.of(span for span in acting if span["name"] in UPDATING)
-    rollout, actor, working = Cover.of(generating), Cover.of(acting), Cover.of(worked).seconds
+    rollout, actor, working = Cover.of(generating), Cover.of(acting), Cover.of(worked)
+    seconds = working.seconds
     lengths = {
         "rollout": rollout.seconds,
         "actor": actor.seconds,
         "both": rollout.both(actor),
         "training": updating.seconds,
         "sync": Cover.of(span for span in acting if span["name"] in SYNC).seconds,
-        "actor_waiting": working - actor.seconds,
+        "actor_waiting": seconds - actor.seconds,
         "paused": pauses(spans).seconds,
         "bound": max(rollout.seconds, actor.seconds),
     }
-    shares: dict[str, float | None] = {name: value / working if working else None for name, value in lengths.items()}
+    shares: dict[str, float | None] = {name: value / seconds if seconds else None for name, value in lengths.items()}
     shares |= {"data_wait": None, "exposed": None}
-    if working and any(_is_data_wait(span) for span in spans):
-        waits = data_waits(spans)
-        shares |= {"data_wait": waits.seconds / working, "exposed": waits.both(rollout) / working}
-    return {"seconds": working, **shares, **_tokens(generating, updating)}
+    if seconds and any(_is_data_wait(span) for span in spans):
+        waits = data_waits(spans).common(working)
+        shares |= {"data_wait": waits.seconds / seconds, "exposed": waits.both(rollout) / seconds}
+    return {"seconds": seconds, **shares, **_tokens(generating, updating)}
 
 
 def pauses(spans: Iterable[Mapping[str, Any]]) -> Cover:

@@ -23,14 +23,15 @@ def overview(
 
     Args:
         config: The run's configuration.
-        summary: Its ``summary.json``, empty while it is going on.
+        summary: That of its last sitting, empty while it is going on; see
+            :func:`relax_core.report.files.read_summary`.
         lines: Its ``metrics.jsonl``.
         streams: The same, joined by :func:`relax_core.report.charts.join_steps`.
         time_shares: What :func:`relax_core.report.overlap.overlap` found.
     """
     before = summary.get("eval_warm_start")
     facts = {
-        "status": summary.get("status", "no summary: still going, or killed"),
+        "status": summary.get("status", "no summary of the last sitting: still going, or killed"),
         "algorithm": _name(config.get("algorithm")),
         "mode": config.get("mode"),
         "max staleness": config.get("max_staleness"),
@@ -38,7 +39,7 @@ def overview(
         "model": _model(config),
         "seed": config.get("seed"),
         "started": time.strftime("%Y-%m-%d %H:%M", time.localtime(lines[0]["time"])) if lines else None,
-        "duration": duration(_seconds(summary, lines)),
+        "duration": duration(summary.get("wall_s", time_shares.get("seconds"))),
         "time": _time(time_shares),
         "bound": _bound(time_shares),
         "updates": _of(summary.get("updates", _last_step(streams)), config.get("updates")),
@@ -94,12 +95,6 @@ def _name(choice: object) -> object:
 def _model(config: Mapping[str, Any]) -> str | None:
     model = config.get("model") or {}
     return model.get("path") or (f"{model['init'].get('model_type')}, random weights" if model.get("init") else None)
-
-
-def _seconds(summary: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> float | None:
-    if "wall_s" in summary:
-        return float(summary["wall_s"])
-    return float(lines[-1]["time"] - lines[0]["time"]) if lines else None
 
 
 def _last_step(streams: Streams) -> int | None:

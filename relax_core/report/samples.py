@@ -13,7 +13,7 @@ from relax_core.api.errors import RelaxError
 from relax_core.api.rows import StopReason
 from relax_core.checkpoint.batches import BatchRecord, BatchStore
 from relax_core.dataflow.columns import SEGMENTS
-from relax_core.dataflow.staleness import lags
+from relax_core.dataflow.staleness import Staleness
 from relax_core.report.files import evenly
 from relax_core.report.media import ShownMedia
 from relax_core.roles.tasks import unpack_task
@@ -75,8 +75,8 @@ def _batch(record: BatchRecord, budget: int, media: ShownMedia) -> dict[str, Any
 
 def _lags(record: BatchRecord, places: Sequence[int]) -> list[int | None]:
     """Lag of each row; none where no engine sampled it."""
-    table = record.table.select(places)
-    return lags(table, record.version).tolist() if SEGMENTS.name in table else [None] * len(table)
+    table, staleness = record.table.select(places), Staleness(republished=list(record.republished))
+    return staleness.lags(table, record.version).tolist() if SEGMENTS.name in table else [None] * len(table)
 
 
 def _choose_rows(table: Table, budget: int) -> list[int]:

@@ -182,8 +182,8 @@ class Actor(Role):
         if self._recorder is None or not self._recorder.keeps(self.batches):
             return None
         table = self._whole(lease)
-        media = stored_media(self._transport, table)
-        return BatchRecord(self.batches, self.updates + 1, self._batch_version, 1.0, table, (), media)
+        media, republished = stored_media(self._transport, table), tuple(self._staleness.republished)
+        return BatchRecord(self.batches, self.updates + 1, self._batch_version, 1.0, table, (), media, republished)
 
     def _whole(self, lease: Lease) -> Table:
         """All columns of a lease's rows, for people."""

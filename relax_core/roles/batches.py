@@ -1,5 +1,6 @@
 """What the actor role has begun and finished; it outlives the role, which may be killed between any two calls."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from relax_core.dataflow.ledger import Ledger
@@ -30,6 +31,16 @@ class BatchLog:
         for group in self.begun:
             self._ledger.trained(group, int(counters["updates"]))
         self.finished, self.begun, self.counters = self.begun, (), dict(counters)
+
+    def depth(self) -> dict[str, float]:
+        """On which side of the actor groups pile up: those that are being generated, and those that are generated and
+        not in the batch in training."""
+        begun = set(self.begun)
+        stages = Counter(stage for group, stage in self._ledger.pending.items() if group not in begun)
+        return {
+            "rollout/running_groups": float(stages["issued"]),
+            "rollout/queued_groups": float(stages["generated"]),
+        }
 
     def dropped(self, group: int, reason: str) -> None:
         """A group leaves without being trained on."""

@@ -1,7 +1,6 @@
 """The local runtime: every role in one process, in turns or, with generation in a second one, together. No Ray."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -138,12 +137,8 @@ class LocalRun(Run):
         return self.stage.facts() if self.stage else None
 
     def _report(self, stream: str, update: int, metrics: dict[str, float]) -> None:
-        rollout = self.stage.rollout if self.stage else None
-        if rollout is not None and rollout.seconds:
+        if self.stage is not None and (rollout := self.stage.rollout) is not None and rollout.seconds:
             self._lengths.append(metrics.get("rollout/response_tokens", 0.0))
             metrics |= rollout.generated.metrics(self._lengths)
-            metrics |= {"mismatch/probe_max": 0.0, **self.session.publisher.metrics}
-            stages = Counter(self.stage.parts.ledger.pending.values()) if self.stage else Counter()
-            metrics["rollout/running_groups"] = float(stages["issued"])
-            metrics["rollout/queued_groups"] = float(stages["generated"])
+            metrics |= {"mismatch/probe_max": 0.0, **self.session.publisher.metrics, **self.stage.batches.depth()}
         super()._report(stream, update, metrics)

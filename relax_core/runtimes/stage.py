@@ -101,7 +101,7 @@ class Stage:
     def __init__(self, parts: StageParts) -> None:
         self.parts = parts
         admission = Admission(parts.batch.tasks, parts.staleness.bound, parts.rollout.surplus)
-        self._batches = BatchLog(parts.ledger)
+        self.batches = BatchLog(parts.ledger)
         self.source = Source(
             parts.dataset, parts.seed, parts.ledger, admission, parts.epochs, parts.needed, self._in_publication
         )
@@ -228,7 +228,7 @@ class Stage:
             parts.batch,
             self.ranks,
             parts.transport,
-            self._batches,
+            self.batches,
             parts.version,
             parts.publish,
             parts.report,
@@ -250,7 +250,7 @@ class Stage:
     def _in_publication(self) -> int:
         """Groups of the batch whose weights are on their way."""
         publications = self.parts.publications
-        return len(self._batches.finished) if publications is not None and publications.in_flight else 0
+        return len(self.batches.finished) if publications is not None and publications.in_flight else 0
 
     async def close(self) -> None:
         """Gives up what still runs."""

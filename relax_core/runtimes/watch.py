@@ -24,11 +24,12 @@ class Watch:
     max_dropped_in_row: int
 
     def check_drops(self) -> None:
-        """Raises :class:`TrainingError` when only drops happen."""
+        """Raises :class:`TrainingError` when too much is dropped before anything is trained."""
         dropped = self.ledger.dropped_in_row
         if dropped > self.max_dropped_in_row:
             raise TrainingError(
-                f"{dropped} groups in a row were dropped ({self.ledger.explain()}): nothing is left to train"
+                f"{dropped} groups in a row were dropped ({self.ledger.explain()}): none was trained in between, and "
+                f"batch.max_dropped_in_row is {self.max_dropped_in_row}"
             )
 
     def check_end(self) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from relax_core.api.columns import Column, ColumnSpec, IntArray, Table
 from relax_core.api.errors import RelaxError
+from relax_core.checkpoint.arrays import read_arrays, write_arrays
 from relax_core.checkpoint.batches import BatchRecord, BatchStore
 from relax_core.dataflow.batching import UpdatePlan, plan_batch
 
@@ -43,7 +44,9 @@ def records(draw: st.DrawFn) -> BatchRecord:
     sizes = {"updates": draw(st.integers(1, 3)), "epochs": 1, "token_budget": 8, "ranks": draw(st.integers(1, 3))}
     plan = plan_batch(lengths, lengths, table.groups, **sizes, seed=0, scale=scale)
     batch, first = draw(st.integers(0, 10**7)), draw(st.integers(1, 10**7))
-    return BatchRecord(batch, first, draw(st.integers(0, 99)), draw(st.floats(0.01, 3)), table, plan.updates)
+    republished = tuple(draw(st.lists(st.integers(0, 99), max_size=2)))
+    version, temperature = draw(st.integers(0, 99)), draw(st.floats(0.01, 3))
+    return BatchRecord(batch, first, version, temperature, table, plan.updates, republished=republished)
 
 
 @given(records())
@@ -129,6 +132,13 @@ def test_an_absent_record_and_a_damaged_one_are_one_line_each(store: BatchStore)
         path.write_bytes(damaged)
         with pytest.raises(RelaxError, match=r"batch-000000\.npz is damaged: [^\n]+$"):
             store.load(0)
+
+
+def test_a_record_from_before_republished_versions_were_stored_has_none(store: BatchStore) -> None:
+    store.write(dataclasses.replace(small(0), republished=(3,)))
+    path = store.directory / "batch-000000.npz"
+    write_arrays(path, {name: value for name, value in read_arrays(path).items() if name != "republished"})
+    assert_same(store.load(0), small(0))
 
 
 def test_a_record_of_another_format_is_refused(store: BatchStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,4 +26,5 @@ def test_covers_are_sets_of_moments(
     assert cover(first).seconds == pytest.approx(len(seconds(first)))
     assert cover(first).both(cover(second)) == pytest.approx(len(seconds(first) & seconds(second)))
     assert cover(first).without(cover(second)).seconds == pytest.approx(len(seconds(first) - seconds(second)))
+    assert cover(first).common(cover(second)).seconds == pytest.approx(len(seconds(first) & seconds(second)))
     assert cover(first).within(start, end) == pytest.approx(len(seconds(first) & {*range(start, end)}))

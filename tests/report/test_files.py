@@ -1,5 +1,6 @@
 """Files of a run that is going on, was killed, or is damaged."""
 
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relax_core.api.errors import RelaxError
-from relax_core.report.files import evenly, read_lines, read_object
+from relax_core.report.files import evenly, read_lines, read_object, read_summary
 
 
 def test_a_line_that_is_still_being_written_is_left_out(tmp_path: Path) -> None:
@@ -31,6 +32,16 @@ def test_a_summary_that_is_not_there_is_empty(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text("[]")
     with pytest.raises(RelaxError, match=r"summary\.json: not a JSON object"):
         read_object(tmp_path / "summary.json")
+
+
+def test_a_summary_counts_until_a_later_sitting_tells_numbers(tmp_path: Path) -> None:
+    assert read_summary(tmp_path, [{"time": 99.0}]) == {}
+    path = tmp_path / "summary.json"
+    path.write_text('{"updates": 3}')
+    os.utime(path, (100.0, 100.0))
+    for lines in ([], [{"time": 99.0}], [{"time": 100.01}]):
+        assert read_summary(tmp_path, lines) == {"updates": 3}, "times of files are rounded"
+    assert read_summary(tmp_path, [{"time": 99.0}, {"time": 107.0}]) == {}
 
 
 @given(st.integers(0, 200), st.integers(1, 50))

@@ -14,7 +14,8 @@ def test_a_run_that_is_going_on_is_told_by_its_metrics() -> None:
         {"stream": "train", "step": 5, "time": 130.0},
         {"stream": "eval", "step": 4, "time": 142.0, "eval/reward": 0.5},
     ]
-    facts = dict(overview({"updates": 9, "algorithm": {"name": "grpo"}}, {}, lines, join_steps(lines), {}))
+    config = {"updates": 9, "algorithm": {"name": "grpo"}}
+    facts = dict(overview(config, {}, lines, join_steps(lines), {"seconds": 42.0}))
     assert facts["status"].startswith("no summary")
     assert (facts["updates"], facts["duration"], facts["held-out reward"]) == ("5 of 9", "42.0 s", "0.250 → 0.500")
     assert not {"tasks", "largest lag", "training reward", "counters"} & facts.keys()

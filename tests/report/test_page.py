@@ -1,11 +1,13 @@
 """The page in a browser without a network: charts, timeline and samples with the right numbers."""
 
+import os
 import re
+import shutil
 from pathlib import Path
 
 from relax_core.report import write_report
 from relax_core.report.page import report_data
-from tests.report.conftest import ANSWERS, ATTACK, CONFIG, Elements, Show, write_lines
+from tests.report.conftest import ANSWERS, ATTACK, CONFIG, ORIGIN, Elements, Show, write_lines
 
 
 def read_out(shown: Elements) -> dict[str, str]:
@@ -35,6 +37,15 @@ def test_the_first_lines_say_what_was_run_and_what_came_out(show: Show) -> None:
     assert (facts["algorithm"], facts["mode"], facts["seed"]) == ("grpo", "fully_async", "7")
     assert (facts["duration"], facts["updates"]) == ("3 min 07 s", "6")
     assert (facts["held-out reward easy"], facts["held-out reward hard"]) == ("0.000 → 0.600", "0.000 → 0.300")
+
+
+def test_a_resumed_run_is_not_told_by_the_summary_of_its_former_sitting(run: Path, tmp_path: Path) -> None:
+    resumed = shutil.copytree(run, tmp_path / "resumed")
+    (resumed / "summary.json").write_text('{"status": "completed", "updates": 3, "wall_s": 3.6}')
+    os.utime(resumed / "summary.json", (ORIGIN - 9, ORIGIN - 9))
+    facts = dict(report_data(resumed)["overview"])
+    assert facts["status"].endswith("still going, or killed")
+    assert (facts["updates"], facts["duration"]) == ("6", "6.2 s")
 
 
 def test_charts_stand_in_their_order_and_of_a_repeated_step_the_last_counts(show: Show) -> None:

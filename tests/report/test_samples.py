@@ -1,5 +1,6 @@
 """Rows of stored batches: what is chosen, what is said of each, and what is bounded."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,12 @@ def test_a_row_is_told_with_everything_that_people_ask(tmp_path: Path) -> None:
     assert row["mask"] == [0, 0, *[1] * (len(row["tokens"]) - 2)]
     assert batch["rows"][3]["reward"] is None, "it abstained"
     assert page["texts"][str(row["tokens"][2])] == chr(row["tokens"][2])
+
+
+def test_versions_that_were_republished_make_no_row_older(tmp_path: Path) -> None:
+    resumed = replace(record(1), version=4, republished=(3,))
+    (batch,) = read_samples(store(tmp_path, resumed), None)["batches"]
+    assert (batch["version"], [row["lag"] for row in batch["rows"]]) == (4, [2] * 4)
 
 
 def test_a_supervised_batch_has_neither_reward_nor_lag(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from relax_core.checkpoint.batches import BatchRecord
 from relax_core.dataflow import columns as core
 from relax_core.dataflow.batching import micro_batches
 from relax_core.dataflow.ledger import Ledger
+from relax_core.dataflow.staleness import Staleness
 from relax_core.roles.batches import BatchLog
 from relax_core.roles.forward import ForwardRole
 from relax_core.roles.recorder import BatchRecorder
@@ -81,6 +82,20 @@ async def test_every_so_many_batches_are_kept_whole(trainer: TorchTrainer) -> No
     for record in kept:
         assert set(record.table.columns) == role.reads | {"trainer_logprobs"}
         assert record.temperature == 1.0
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_the_lag_of_a_kept_row_is_that_of_the_metrics(trainer: TorchTrainer, streaming: bool) -> None:
+    kept: list[BatchRecord] = []
+    staleness = Staleness(bound=2, republished=[3])
+    ledger = Ledger(lambda event: None)
+    bench = Bench(grpo_plan(), trainer, ledger, staleness, version=4, kept=kept, streaming=streaming)
+    for group in range(2):
+        await bench.add(group, version=1)
+    await bench.train()
+    assert [metrics["rollout/lag_max"] for _, metrics in bench.reports] == [2]
+    (record,) = kept
+    assert Staleness(republished=list(record.republished)).lags(record.table, record.version).max() == 2
 
 
 def test_without_log_probabilities_the_batch_is_kept_as_it_was_read() -> None:

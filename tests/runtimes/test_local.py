@@ -37,6 +37,8 @@ def test_a_run_accounts_for_every_task(run: Run) -> None:
     assert summary["issued"] == summary["trained"] + summary["dropped"] + summary["pending"]
     counts = {name: summary[name] for name in ("issued", "trained", "dropped", "pending")}
     assert verify(finished.lines("ledger.jsonl")) == counts
+    in_turns = [(line["rollout/running_groups"], line["rollout/queued_groups"]) for line in finished.metrics()]
+    assert in_turns == [(0, 0)] * 4, "all that is generated is in training"
 
 
 def test_the_same_seed_gives_the_same_ids_and_losses(run: Run) -> None:

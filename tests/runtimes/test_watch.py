@@ -35,7 +35,7 @@ def test_drops_in_a_row_are_too_many_beyond_the_limit_and_a_trained_group_begins
         seen.check_drops()
     assert str(error.value) == (
         "3 groups in a row were dropped (equal_rewards: 3, stale: 2; rows by reward: -1.0: 1, 0.0: 3): "
-        "nothing is left to train"
+        "none was trained in between, and batch.max_dropped_in_row is 2"
     )
 
 

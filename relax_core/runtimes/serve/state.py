@@ -156,7 +156,8 @@ class RunState:
             self._sampled.pop(group, None)
             if self._ledger.dropped_in_row > self._max_dropped_in_row:
                 many = f"{self._ledger.dropped_in_row} groups in a row were dropped ({self._ledger.explain()})"
-                self.failed(TrainingError(f"{many}: nothing is left to train"))
+                limit = f"batch.max_dropped_in_row is {self._max_dropped_in_row}"
+                self.failed(TrainingError(f"{many}: none was trained in between, and {limit}"))
             self._move()
 
     def counts(self) -> dict[str, int]:
@@ -260,10 +261,7 @@ class RunState:
             self._reported = update
             self._lengths.append(metrics.get("rollout/response_tokens", 0.0))
             metrics = {**metrics, **self._generated().metrics(self._lengths)}
-            stages = Counter(self._ledger.pending.values())
-            waiting = {"running": stages["issued"], "queued": stages["generated"]}
-            metrics |= {f"rollout/{stage}_groups": float(count) for stage, count in waiting.items()}
-            metrics |= self._engines
+            metrics |= {**self._batches.depth(), **self._engines}
             metrics = {"mismatch/probe_max": 0.0, **self._published, **metrics}
             self._put(Record("report", (update, metrics)))
 

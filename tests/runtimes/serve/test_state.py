@@ -82,7 +82,9 @@ def test_too_many_drops_end_the_run() -> None:
         state.dropped(task.group, "strange")
     (failed,) = state.drain(0.0)
     assert failed.kind == "failed"
-    assert str(failed.arguments[0]) == "3 groups in a row were dropped (strange: 3): nothing is left to train"
+    assert str(failed.arguments[0]) == (
+        "3 groups in a row were dropped (strange: 3): none was trained in between, and batch.max_dropped_in_row is 2"
+    )
 
 
 def test_a_stream_that_ends_untrained_is_an_error_and_one_that_ends_early_is_none() -> None:
@@ -171,6 +173,18 @@ def test_an_update_is_reported_once_and_with_what_the_rollouts_of_all_lives_did(
     }
     assert second.arguments[0] == 2
     assert (state.facts().rollout_tokens, state.facts().rollout_s, state.version()) == (150, 3.0, 3)
+
+
+def test_groups_in_training_are_not_told_as_waiting_for_it() -> None:
+    state = make(tasks=3)
+    groups = [task.group for task in state.admitted(0.0)[0]]
+    for group in groups[:2]:
+        state.generated(group, 1, 1, [0])
+    state.begin(groups[:1], COUNTERS)
+    state.report(1, {})
+    (report,) = state.drain(0.0)
+    told = report.arguments[1]
+    assert (told["rollout/running_groups"], told["rollout/queued_groups"]) == (1.0, 1.0)
 
 
 def test_what_goes_on_beside_the_actor_is_known_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
