@@ -4,10 +4,12 @@ import json
 import mmap
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from relax_core.api.errors import RelaxError
+from relax_core.api.errors import ConfigError, RelaxError
+from relax_core.config.suggest import path_suggestion
 
 
 class JsonLines:
@@ -47,10 +49,28 @@ class JsonLines:
 def write_atomically(path: Path, content: str) -> None:
     """Writes a UTF-8 file so that a reader sees the old or the new content, never a part."""
     aside = path.with_name(f".{path.name}.partial-{os.getpid()}")
-    aside.write_text(content, encoding="utf-8")
-    synchronise(aside)
-    os.replace(aside, path)
+    try:
+        aside.write_text(content, encoding="utf-8")
+        synchronise(aside)
+        os.replace(aside, path)
+    except OSError:
+        with suppress(OSError):
+            aside.unlink()
+        raise
     synchronise(path.parent)
+
+
+def write_output(path: Path, content: str) -> None:
+    """Writes a file that somebody has asked for.
+
+    Raises:
+        ConfigError: There can be no such file; names the nearest folder where its own is missing.
+    """
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        nearest = "" if path.parent.exists() else path_suggestion(path.parent)
+        raise ConfigError(f"{str(path)!r} cannot be written: {error.strerror}{nearest}") from error
 
 
 def synchronise(path: Path) -> None:

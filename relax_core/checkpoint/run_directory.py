@@ -35,10 +35,12 @@ class RunDirectory:
 
     Args:
         path: An existing run's folder; :meth:`create` makes one.
+        config: The resolved configuration that :meth:`store_config` will write, in a run that is to change.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, config: Mapping[str, Any] | None = None) -> None:
         self.path = path
+        self._unstored = config
 
     @classmethod
     def create(
@@ -46,8 +48,7 @@ class RunDirectory:
     ) -> "RunDirectory":
         """Makes the folder with ``config.yaml``, ``versions.json`` and ``seed``, or opens it again.
 
-        When a resumed run has another configuration or other versions, the former files are kept as
-        ``config.1.yaml``, ….
+        A run that is opened again stays as it is until :meth:`store_config`.
 
         Args:
             runs_dir: Folder of all runs; made when needed.
@@ -57,19 +58,19 @@ class RunDirectory:
             resume: Open the existing run of this name instead.
 
         Raises:
-            ConfigError: The name is not safe, is taken, or, on a resume, there is no such run or its seed differs.
+            ConfigError: The name is not safe, is taken, or the folder cannot be made; or, on a resume, there is no such
+                run or its seed differs.
         """
         if not SAFE_NAME.fullmatch(name):
             raise ConfigError(f"name: {name!r} cannot name a folder; {_safe(name)!r} can")
-        path = runs_dir / name
+        run = cls(runs_dir / name, config)
         if resume:
-            _check_resume(path, seed)
+            _check_resume(run.path, seed)
         else:
-            _make(path)
-        _write_kept(path / CONFIG, dump_yaml(config))
-        _write_kept(path / VERSIONS, json.dumps(installed_versions(), indent=1))
-        write_atomically(path / SEED, f"{seed}\n")
-        return cls(path)
+            _make(run.path)
+            run.store_config()
+            write_atomically(run.path / SEED, f"{seed}\n")
+        return run
 
     @classmethod
     def find(cls, runs_dir: Path, name: str) -> "RunDirectory":
@@ -81,6 +82,17 @@ class RunDirectory:
         path = runs_dir / name
         _require_run(path)
         return cls(path)
+
+    def store_config(self) -> None:
+        """Writes ``config.yaml`` and ``versions.json``, once; where a resumed run has another configuration or other
+        versions than before, the former files are kept as ``config.1.yaml``, ….
+
+        To be called when the first thing is made with them: a resume that is refused changes nothing.
+        """
+        if self._unstored is not None:
+            _write_kept(self.path / CONFIG, dump_yaml(self._unstored))
+            _write_kept(self.path / VERSIONS, json.dumps(installed_versions(), indent=1))
+            self._unstored = None
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -162,8 +174,11 @@ def _safe(name: str) -> str:
 def _make(path: Path) -> None:
     try:
         path.mkdir(parents=True)
-    except FileExistsError as error:
-        raise ConfigError(f"name: run {str(path)!r} exists; resume it or choose another name") from error
+    except OSError as error:
+        if isinstance(error, FileExistsError) and path.is_dir():
+            raise ConfigError(f"name: run {str(path)!r} exists; resume it or choose another name") from error
+        runs_dir, reason = str(path.parent), error.strerror
+        raise ConfigError(f"runs_dir: no folder can be made in {runs_dir!r}: {reason}; choose another") from error
 
 
 def _require_run(path: Path) -> None:

@@ -60,19 +60,20 @@ def launch(
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     if resume is None:
         defaults = _defaults(file, base, runtime, ray_address)
-        config, run, checkpoint = _new(file, [*defaults, *overrides], base, runtime)
+        config, run = _new(file, [*defaults, *overrides], base, runtime)
     else:
-        config, run, checkpoint = _resumed(file, overrides, resume, runtime, ray_address)
+        config, run = _resumed(file, overrides, resume, runtime, ray_address)
     with run.held():
         try:
+            checkpoint = None if resume is None else _newest_checkpoint(config, run)
             summary = _run(config, run, checkpoint, runtime, ray_address)
         except RelaxError:
-            if not run.started:
+            if resume is None and not run.started:
                 run.discard()
             raise
         except KeyboardInterrupt:
             print(f"relax: interrupted{_way_on(run, runtime, ray_address)}", file=sys.stderr)
-            if not run.started:
+            if resume is None and not run.started:
                 run.discard()
             sys.exit(INTERRUPTED)
     print(json.dumps(summary, indent=2))
@@ -125,10 +126,10 @@ def _load(file: Path | None, overrides: Sequence[str], base: Mapping[str, Any] |
 
 def _new(
     file: Path | None, overrides: Sequence[str], base: Mapping[str, Any] | None, runtime: str
-) -> tuple[RunConfig, RunDirectory, None]:
+) -> tuple[RunConfig, RunDirectory]:
     config = _load(file, overrides, base, runtime)
     name = config.run.name or default_run_name(config.run.runs_dir, file or Path("run"))
-    return config, RunDirectory.create(config.run.runs_dir, name, redacted(config.resolved()), config.run.seed), None
+    return config, RunDirectory.create(config.run.runs_dir, name, redacted(config.resolved()), config.run.seed)
 
 
 def refuse_redactions(config: RunConfig, command: str) -> None:
@@ -150,8 +151,8 @@ def refuse_redactions(config: RunConfig, command: str) -> None:
 
 def _resumed(
     file: Path | None, overrides: Sequence[str], name: str, runtime: str, ray_address: str | None
-) -> tuple[RunConfig, RunDirectory, Checkpoint | None]:
-    """The run's stored configuration, or the file's, with overrides, and its newest whole checkpoint, if any."""
+) -> tuple[RunConfig, RunDirectory]:
+    """The run's stored configuration, or the file's, with overrides; nothing of the run is changed yet."""
     settings = [*overrides, f"name={json.dumps(name)}"]
     is_stored = file is None
     if file is None:
@@ -161,12 +162,15 @@ def _resumed(
     config = _load(file, [*_defaults(file, None, runtime, ray_address), *settings], None, runtime)
     if is_stored:
         refuse_redactions(config, "--resume")
-    runs_dir = config.run.runs_dir
-    stored = RunDirectory.find(runs_dir, name)
-    checkpoint = CheckpointStore(stored.checkpoints, config.run.checkpoint.keep).latest()
+    stored = redacted(config.resolved())
+    return config, RunDirectory.create(config.run.runs_dir, name, stored, config.run.seed, resume=True)
+
+
+def _newest_checkpoint(config: RunConfig, run: RunDirectory) -> Checkpoint | None:
+    """What a run goes on from; ``None`` where it was ended before its first checkpoint."""
+    checkpoint = CheckpointStore(run.checkpoints, config.run.checkpoint.keep).latest()
     if checkpoint is None:
-        if stored.completed or any(stored.checkpoints.glob("update-*")):
-            raise ConfigError(f"--resume: run {str(stored.path)!r} has no complete checkpoint to continue from")
-        print(f"relax: run {str(stored.path)!r} has no checkpoint yet: it begins anew", file=sys.stderr)
-    run = RunDirectory.create(runs_dir, name, redacted(config.resolved()), config.run.seed, resume=True)
-    return config, run, checkpoint
+        if run.completed or any(run.checkpoints.glob("update-*")):
+            raise ConfigError(f"--resume: run {str(run.path)!r} has no complete checkpoint to continue from")
+        print(f"relax: run {str(run.path)!r} has no checkpoint yet: it begins anew", file=sys.stderr)
+    return checkpoint

@@ -61,16 +61,18 @@ def _recorded(metrics: Path, update: int) -> dict[str, float]:
     """What the run told of an update; of one that was made again after a resume, what it told last.
 
     Raises:
-        RelaxError: Nothing was told of it.
+        ConfigError: The run has made no such update.
+        RelaxError: Nothing was told of any.
     """
-    from relax_core.api.errors import RelaxError
+    from relax_core.api.errors import ConfigError, RelaxError
     from relax_core.report.files import read_lines
 
     if not metrics.exists():
         raise RelaxError(f"replay: there is no {str(metrics)!r} to compare with; the sink `jsonl` writes it")
     lines = {line["step"]: line for line in read_lines(metrics) if line["stream"] == "train"}
     if update not in lines:
-        raise RelaxError(f"replay: update {update} is not in {str(metrics)!r}, which has {len(lines)} updates")
+        there = f"which has {min(lines)} to {max(lines)}" if lines else "which has none"
+        raise ConfigError(f"--update: {update} is not in {str(metrics)!r}, {there}")
     return {name: value for name, value in lines[update].items() if isinstance(value, float)}
 
 

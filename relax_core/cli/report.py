@@ -17,14 +17,16 @@ def report(
     ] = None,
 ) -> None:
     """Writes one HTML page about a run: charts, what each role did when, and answers token by token."""
+    from relax_core.api.errors import ConfigError
     from relax_core.checkpoint.run_directory import RunDirectory
     from relax_core.report import write_report, write_trace
 
     folder = RunDirectory.find(runs_dir, run).path
+    option, write, target = "--output", write_report, output or folder / "report.html"
     if trace is not None:
-        write_trace(folder, trace)
-        print(trace)
-        return
-    target = output or folder / "report.html"
-    write_report(folder, target)
+        option, write, target = "--trace", write_trace, trace
+    try:
+        write(folder, target)
+    except ConfigError as error:
+        raise ConfigError(f"{option}: {error}") from error
     print(target)

@@ -11,12 +11,17 @@ REDACTED: Final = "***"
 _SECRET_WORDS: Final = re.compile(
     r"(^|_)(auth|authorization|bearer|cookie|credentials?|passphrase|passwd|passwords?|secrets?)(_|$)"
 )
-_SECRET_ENDINGS: Final = re.compile(r"(^|_)((api|access|private|secret|account|signing)_?keys?|token)$")
+_SECRET_ENDINGS: Final = re.compile(r"(^|_)((api|access|private|secret|account|signing)_?keys?|token|sig|signature)$")
 _VOCABULARY_TOKEN: Final = re.compile(
     r"(^|_)(bos|eos|pad|unk|sep|cls|mask|stop|start|end|first|last|next|new|special|image|video|audio|vision|per|of)"
     r"_token$"
 )
-_USER_IN_URL: Final = re.compile(r"(?<=://)[^/\s@:]*:[^/\s]*(?=@)")
+_USER_IN_URL: Final = re.compile(r"(?<=://)([^/\s@:]*:[^/\s]*|[^/\s@?#]+)(?=@)")
+_HEADER: Final = re.compile(r"([A-Za-z][\w-]*):[ \t]*\S.*", re.DOTALL)
+_AUTHORIZATION: Final = re.compile(
+    r"""\b(authorization["']?\s*[:=]\s*["']?)((?:bearer|basic|digest|negotiate|token)\s+)?[^\s"',]+""", re.IGNORECASE
+)
+_BEARER: Final = re.compile(r"\b(Bearer\s+)[^\s\"',]+")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z][\w-]*)=([^&\s]+)")
 
 
@@ -36,15 +41,14 @@ def redactions(value: Any, at: Key = ()) -> Iterator[Key]:
 
 
 def redacted(value: Any) -> Any:
-    """A copy of plain data with ``***`` for what is under a secret key, and for passwords inside texts.
-
-    Inside texts: ``scheme://user:password@host``, and ``key=value`` with a secret key, as in URLs and arguments.
+    """A copy of plain data with ``***`` for what is under a secret key, and for secrets inside texts; see
+    :func:`redacted_text`.
     """
     if isinstance(value, Mapping):
         return {key: _under(str(key), item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [redacted(item) for item in value]
-    return _redacted_text(value) if isinstance(value, str) else value
+    return redacted_text(value) if isinstance(value, str) else value
 
 
 def _under(key: str, value: Any) -> Any:
@@ -52,8 +56,21 @@ def _under(key: str, value: Any) -> Any:
     return redacted(value) if keeps else REDACTED
 
 
-def _redacted_text(text: str) -> str:
+def redacted_text(text: str) -> str:
+    """A text with ``***`` for its secrets.
+
+    These are the user in a URL, ``scheme://user:password@host`` or ``scheme://token@host``; ``key=value`` with a secret
+    key, as in URLs and arguments; what follows ``Authorization`` or ``Bearer``; and a header, ``key: value``, that is
+    the whole text and has a secret key.
+    """
+    header = _HEADER.fullmatch(text)
+    if header is not None and is_secret_key(header[1]):
+        return f"{header[1]}: {REDACTED}"
+
     def assignment(match: re.Match[str]) -> str:
         return f"{match[1]}={REDACTED}" if is_secret_key(match[1]) else match[0]
 
-    return _ASSIGNMENT.sub(assignment, _USER_IN_URL.sub(REDACTED, text))
+    text = _USER_IN_URL.sub(REDACTED, text)
+    for named in (_AUTHORIZATION, _BEARER):
+        text = named.sub(rf"\1{REDACTED}", text)
+    return _ASSIGNMENT.sub(assignment, text)

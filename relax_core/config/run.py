@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -19,7 +19,9 @@ class SamplingConfig(Config):
     temperature: float = Field(1.0, ge=0, description="0 is greedy; not allowed in training.")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus: the most probable tokens that reach it; 1 keeps all.")
     top_k: int = Field(0, ge=0, description="0 keeps all.")
-    stop: tuple[str, ...] = Field((), description="Strings that end a response; their tokens are kept.")
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        (), description="Strings that end a response; their tokens are kept."
+    )
     stop_token_ids: tuple[int, ...] = Field((), description="Token ids that end it, beside the model's own.")
 
 

@@ -37,7 +37,7 @@ _PHRASES: Final = {
     "multiple_of": "is not a multiple of {multiple_of}",
     "too_short": "has {actual_length} items and needs at least {min_length}",
     "too_long": "has {actual_length} items and may have {max_length}",
-    "string_too_short": "is shorter than {min_length} characters",
+    "string_too_short": "is shorter than {min_length}, the least length allowed",
     "string_too_long": "is longer than {max_length} characters",
     "string_pattern_mismatch": "does not match the pattern {pattern}",
 }

@@ -9,6 +9,7 @@ from queue import Empty, Full, Queue
 
 from relax_core.api.errors import DeadlineExceeded
 from relax_core.api.sink import RunInfo, Sink
+from relax_core.config.redact import redacted_text
 from relax_core.metrics.counters import Counters
 from relax_core.metrics.sinks import Record, SinkGroup
 
@@ -81,9 +82,10 @@ class MetricHub:
         self._put_step(stream, step, f"{name}: {value}", lambda sink: sink.text(stream, step, name, value))
 
     def event(self, name: str, message: str) -> None:
-        """Something happened."""
+        """Something happened. Secrets in the message, as the error of a client may quote them, are left out."""
+        told = redacted_text(message)
         with self._lock:
-            self._put(lambda sink: sink.event(name, message))
+            self._put(lambda sink: sink.event(name, told))
 
     def count(self, name: str, amount: int = 1) -> None:
         """Adds to a counter of the run; what :attr:`relax_core.api.context.Context.count` of its components calls."""

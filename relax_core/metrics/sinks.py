@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 
 from relax_core.api.errors import RelaxError
 from relax_core.api.sink import RunInfo, Sink
+from relax_core.config.redact import redacted_text
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,8 @@ class SinkGroup:
                 self._errors_in_row[name] = 0
 
     def announce(self, name: str, message: str, apart_from: str = "") -> None:
-        """Logs a message and tells it to the sinks as an event."""
+        """Logs a message and tells it to the sinks as an event, without secrets."""
+        message = redacted_text(message)
         logger.error(message)
         self.deliver(lambda sink: sink.event(name, message), apart_from)
 

@@ -6,15 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
-from transformers import AutoConfig, AutoTokenizer
+from transformers import CONFIG_MAPPING, AutoConfig, AutoTokenizer
 
 from relax_core.api.errors import ConfigError
 from relax_core.api.model_files import PREPROCESSOR
 from relax_core.models.byte_tokenizer import byte_tokenizer
+from relax_core.models.init_keys import require_known_keys
 from relax_core.models.load import auto_class
 from relax_core.models.parts import tower_of
 from relax_core.models.preprocessing import preprocessing_of
+from relax_core.suggestions import did_you_mean
 
 MEDIA_TOKENS = {
     "image_token_id": ("image_token", "<|image_pad|>"),
@@ -39,7 +42,7 @@ def initialise_model(directory: Path, config: Mapping[str, Any], tokenizer: str,
         seed: Seed of the weights.
 
     Raises:
-        ConfigError: transformers knows no such model type.
+        ConfigError: transformers knows no such model type, it has no such key, or not with such a value.
     """
     pieces = byte_tokenizer() if tokenizer == "bytes" else AutoTokenizer.from_pretrained(tokenizer)
     model_config = _configuration(dict(config), pieces)
@@ -60,10 +63,14 @@ def initialise_model(directory: Path, config: Mapping[str, Any], tokenizer: str,
 def _configuration(arguments: dict[str, Any], pieces: Any) -> Any:
     """The model's configuration, with the tokenizer's size and ids in it and in the part that writes text."""
     model_type = arguments.pop("model_type", None)
+    if str(model_type) not in CONFIG_MAPPING:
+        nearest = did_you_mean(str(model_type), CONFIG_MAPPING)
+        raise ConfigError(f"model.init.model_type: transformers knows no {model_type!r}{nearest}")
     try:
         config = AutoConfig.for_model(model_type, **arguments)
-    except ValueError as error:
-        raise ConfigError(f"model.init.model_type: transformers knows no {model_type!r}") from error
+    except (StrictDataclassError, ValueError) as error:
+        raise ConfigError(f"model.init: {' '.join(str(error).split())}") from error
+    require_known_keys(config, ("model", "init"))
     text = config.get_text_config(decoder=True)
     text.vocab_size = max(len(pieces), {**arguments, **arguments.get("text_config", {})}.get("vocab_size", 0))
     for part in (config, text):

@@ -8,12 +8,12 @@ from string import Template
 from typing import Any
 
 from relax_core.checkpoint.batches import BATCHES
-from relax_core.checkpoint.files import write_atomically
+from relax_core.checkpoint.files import write_output
 from relax_core.checkpoint.run_directory import CONFIG
 from relax_core.checkpoint.store import POLICY, CheckpointStore
 from relax_core.config.document import read_document
 from relax_core.report.charts import Streams, choose_panels, join_steps, series_of
-from relax_core.report.files import read_lines, read_object
+from relax_core.report.files import read_lines, read_summary
 from relax_core.report.overlap import overlap
 from relax_core.report.overview import overview
 from relax_core.report.samples import read_samples
@@ -39,9 +39,10 @@ def write_report(run: Path, output: Path) -> None:
         output: The HTML file.
 
     Raises:
+        ConfigError: The HTML file cannot be written.
         RelaxError: A file of the run is damaged; names it.
     """
-    write_atomically(output, render(report_data(run)))
+    write_output(output, render(report_data(run)))
 
 
 def report_data(run: Path) -> dict[str, Any]:
@@ -54,7 +55,7 @@ def report_data(run: Path) -> dict[str, Any]:
     texts, time = _tokenizer(run, config), overlap(spans)
     return {
         "run": run.name,
-        "overview": overview(config, read_object(run / "summary.json"), lines, streams, time),
+        "overview": overview(config, read_summary(run, lines), lines, streams, time),
         "panels": choose_panels(series),
         "series": series,
         "timeline": timeline_of(spans, steps),

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from relax_core.checkpoint.files import write_atomically
+from relax_core.checkpoint.files import write_output
 from relax_core.checkpoint.run_directory import LEDGER
 from relax_core.report.files import read_lines
 from relax_core.report.spans import read_spans
@@ -29,12 +29,13 @@ def write_trace(run: Path, output: Path) -> None:
         output: The JSON file.
 
     Raises:
+        ConfigError: The JSON file cannot be written.
         RelaxError: A file of the run is damaged; names it.
     """
     ledger = read_lines(run / f"{LEDGER}.jsonl")
     trained = {line["group"]: line["update"] for line in ledger if line["event"] == "trained"}
     events = trace_events(read_spans(run), trained, run.name)
-    write_atomically(output, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, allow_nan=False))
+    write_output(output, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, allow_nan=False))
 
 
 def trace_events(spans: Sequence[Span], trained: Mapping[int, int], run: str) -> list[Event]:

@@ -157,12 +157,19 @@ class Source:
         Raises:
             ConfigError: The dataset is not the one the state was taken with.
         """
-        if state["fingerprint"] != self._dataset.fingerprint or state["size"] != len(self._dataset):
-            raise ConfigError(
-                "dataset: its content changed since the checkpoint, so the run cannot be continued exactly"
-            )
+        require_same_tasks(state, self._dataset)
         self._issued = state["issued"]
         self._open = {
             group: IssuedTask(group, epoch, self._task(index), attempt)
             for group, epoch, index, attempt in state["open"]
         }
+
+
+def require_same_tasks(state: Mapping[str, Any], dataset: Dataset) -> None:
+    """Compares a dataset with the one of which a source stored its state.
+
+    Raises:
+        ConfigError: They are not the same.
+    """
+    if state["fingerprint"] != dataset.fingerprint or state["size"] != len(dataset):
+        raise ConfigError("dataset: its content changed since the checkpoint, so the run cannot be continued exactly")

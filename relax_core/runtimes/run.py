@@ -34,6 +34,7 @@ from relax_core.metrics.clock import CpuClock, peak_memory_mb
 from relax_core.metrics.hub import MetricHub
 from relax_core.rewards.processes import describe
 from relax_core.roles.evaluator import Evaluator
+from relax_core.roles.source import require_same_tasks
 from relax_core.runtimes.components import WARM_START, Builder, sampling_parameters
 from relax_core.runtimes.device import resolve_device
 from relax_core.runtimes.interrupt import Interrupt
@@ -91,6 +92,8 @@ class Run(ABC):
         self.builder = Builder(config, self.context, self._tell)
         self.plan = config.plan()
         self.dataset = self.builder.dataset(config.dataset, config.run.batch.tasks)
+        if checkpoint is not None:
+            require_same_tasks(checkpoint.state["stage"]["source"], self.dataset)
         self.updates = main_updates(config.run, len(self.dataset))
         self._spans = directory.append_jsonl(TIMELINE)
         self.store = CheckpointStore(directory.checkpoints, config.run.checkpoint.keep)
@@ -293,6 +296,7 @@ class Run(ABC):
         return interrupt.asked
 
     def _report(self, stream: str, update: int, metrics: dict[str, float]) -> None:
+        self.directory.store_config()
         if "rollout/reward" in metrics:
             self.record.rewards.append(metrics["rollout/reward"])
         if stream == "train":
@@ -338,6 +342,7 @@ class Run(ABC):
         facts: StageFacts,
         rows: Mapping[str, Any] | None = None,
     ) -> None:
+        self.directory.store_config()
         record, counters = self.record.state(self.clock, facts), self.hub.counters()
         state = {"version": version, "stage": stage, "record": record, "counters": counters}
         path = self.store.write(update, self._save_policy, state, rows)

@@ -21,7 +21,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from safetensors.torch import save
 
-from relax_core.api.errors import DeadlineExceeded, RelaxError
+from relax_core.api.errors import ConfigError, DeadlineExceeded, RelaxError
 from relax_core.api.weights import Publication
 from relax_core.weights.client import ADDRESS, write_address
 from relax_core.weights.coordinator import Coordinator, UnknownReceiver
@@ -118,6 +118,9 @@ class WeightService:
         newest: See :func:`application`.
         directory: The run's folder.
         host: Address to listen on.
+
+    Raises:
+        ConfigError: It is none of this machine.
     """
 
     def __init__(
@@ -125,7 +128,11 @@ class WeightService:
     ) -> None:
         token = secrets.token_urlsafe(32)
         self._directory = directory
-        self._socket = socket.create_server((host, 0))
+        try:
+            self._socket = socket.create_server((host, 0))
+        except OSError as error:
+            reason = error.strerror or error
+            raise ConfigError(f"publication.host: {host!r} is no address to listen on here: {reason}") from error
         self.url = f"http://{host}:{self._socket.getsockname()[1]}"
         settings = uvicorn.Config(application(coordinator, newest, token), log_level="warning", lifespan="off")
         self._server = uvicorn.Server(settings)

@@ -41,11 +41,27 @@ def test_an_unsafe_name_is_refused_with_one_that_is_not(tmp_path: Path, name: st
     RunDirectory.create(tmp_path, suggestion[1], CONFIG, 3)
 
 
+@pytest.mark.parametrize("there", ["file", "link", "file/below"])
+def test_where_no_folder_can_be_made_the_setting_is_named(tmp_path: Path, there: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere" / "at" / "all")
+    with pytest.raises(ConfigError, match=rf"^runs_dir: no folder can be made in '.*{there}': "):
+        RunDirectory.create(tmp_path / there, "sums", CONFIG, 3)
+
+
+def test_a_run_that_is_opened_again_is_left_as_it_is(tmp_path: Path) -> None:
+    path = RunDirectory.create(tmp_path, "sums", CONFIG, 3).path
+    before = {file: file.read_bytes() for file in path.iterdir()}
+    RunDirectory.create(tmp_path, "sums", {**CONFIG, "updates": 9}, 3, resume=True)
+    assert {file: file.read_bytes() for file in path.iterdir()} == before
+
+
 def test_a_resumed_run_keeps_files_that_changed(tmp_path: Path) -> None:
     RunDirectory.create(tmp_path, "sums", CONFIG, 3)
-    for updates in (10, 20):
-        RunDirectory.create(tmp_path, "sums", {**CONFIG, "updates": updates}, 3, resume=True)
-    run = RunDirectory.create(tmp_path, "sums", {**CONFIG, "updates": 20}, 3, resume=True)
+    for updates in (10, 20, 20):
+        run = RunDirectory.create(tmp_path, "sums", {**CONFIG, "updates": updates}, 3, resume=True)
+        for _ in range(2):
+            run.store_config()
     read = {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in run.path.glob("config*.yaml")}
     assert read == {
         "config.yaml": {**CONFIG, "updates": 20},

@@ -73,7 +73,7 @@ def test_the_run_is_left_as_it_is(relax: Relax) -> None:
     ("arguments", "code", "message"),
     [
         (["mime", "--update", "1"], 2, "there is no run 'runs/mime'; did you mean 'mine'?"),
-        (["mine", "--update", "3"], 1, "update 3 is not in 'runs/mine/metrics.jsonl', which has 2 updates"),
+        (["mine", "--update", "3"], 2, "--update: 3 is not in 'runs/mine/metrics.jsonl', which has 1 to 2"),
         (["mine", "--update", "1", "--set", "trainer.learning_rat=1"], 2, "learning_rate"),
     ],
 )

@@ -6,13 +6,15 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 from install_plugins import algorithm, importable, install_source
 
+from relax_core.checkpoint.run_directory import RunDirectory
+from relax_core.config.document import read_document
 from relax_core.dataflow.ledger import verify
 from relax_core.registry import registry
 from tests.cli.conftest import DEADLINE, Relax, Started, lines, write_reward
@@ -155,6 +157,67 @@ def test_a_run_that_has_no_checkpoint_yet_begins_anew(started: Started, relax: R
     assert verify(lines(Path("runs/early/ledger.jsonl")))["trained"] == 16
 
 
+def content(run: Path) -> dict[Path, bytes]:
+    """Every file of a run."""
+    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+SERVE = ("--runtime", "serve", "--set", "transport=shm", "--set", "weight_sync=shm")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--set", "device=nonsense"), "device: 'nonsense' cannot be used here"),
+        (("--set", "device=nonsense", *SERVE), "device: 'nonsense' cannot be used here"),
+        (("--set", "dataset.path=other.jsonl"), "dataset: its content changed since the checkpoint"),
+        (("--set", "dataset.path=other.jsonl", *SERVE), "dataset: its content changed since the checkpoint"),
+        (("--set", "batch.tasks=17"), "dataset: has 16 tasks, fewer than the 17 of one batch"),
+    ],
+)
+def test_a_refused_resume_changes_nothing(train: Relax, relax: Relax, options: Sequence[str], message: str) -> None:
+    assert train("--name", "mine", "--set", "batch.tasks=8").code == 0
+    Path("other.jsonl").write_text(Path("my.jsonl").read_text().replace("+1=", "+2="))
+    before = content(Path("runs/mine"))
+    refused = relax("train", "--resume", "mine", "--set", "epochs=3", *options)
+    assert (refused.code, refused.out) == (2, "")
+    assert message in refused.message
+    assert content(Path("runs/mine")) == before
+
+
+def test_a_resume_that_is_refused_while_it_starts_leaves_the_configuration(train: Relax, relax: Relax) -> None:
+    assert train("--name", "mine").code == 0
+    before = Path("runs/mine/config.yaml").read_text()
+    service = ("--set", "publication.service=true", "--set", "publication.host=192.0.2.1")
+    refused = relax("train", "--resume", "mine", "--set", "epochs=3", *service)
+    assert refused.code == 2
+    assert "relax: publication.host: '192.0.2.1' is no address to listen on here: " in refused.message
+    assert Path("runs/mine/config.yaml").read_text() == before
+    assert not Path("runs/mine/config.1.yaml").exists()
+    assert json.loads(relax("train", "--resume", "mine").out)["updates"] == 2
+
+
+def test_a_run_that_another_process_trains_is_left_alone(train: Relax, relax: Relax) -> None:
+    assert train("--name", "mine").code == 0
+    with RunDirectory(Path("runs/mine")).held():
+        before = content(Path("runs/mine"))
+        refused = relax("train", "--resume", "mine", "--set", "epochs=2", "--set", "trainer.learning_rate=9")
+        assert (refused.code, refused.out) == (2, "")
+        assert refused.message == "relax: --resume: run 'runs/mine' is still going; end that process first"
+        assert content(Path("runs/mine")) == before
+
+
+def test_a_run_that_never_started_outlives_a_refused_resume(train: Relax, relax: Relax) -> None:
+    assert train("--name", "mine").code == 0
+    for path in Path("runs/mine").iterdir():
+        if path.name not in ("config.yaml", "versions.json", "seed"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    before = content(Path("runs/mine"))
+    assert relax("train", "--resume", "mine", "--set", "device=nonsense").code == 2
+    assert before.items() <= content(Path("runs/mine")).items()
+    assert relax("train", "--resume", "mine").code == 0
+
+
 def test_other_data_or_another_seed_cannot_continue_a_run(train: Relax, relax: Relax) -> None:
     assert train("--name", "mine").code == 0
     seed = relax("train", "--resume", "mine", "--set", "seed=1")
@@ -175,6 +238,8 @@ def test_a_finished_run_goes_on_for_another_epoch(train: Relax, relax: Relax) ->
     assert ended.code == 0, ended.err
     summary = json.loads(ended.out)
     assert (summary["updates"], summary["trained"]) == (4, 32)
+    stored = [read_document(Path(f"runs/mine/config{number}.yaml"))["epochs"] for number in (".1", "")]
+    assert stored == [1, 2]
     tasks = [line["task"] for line in lines(Path("runs/mine/ledger.jsonl")) if line["event"] == "issued"]
     assert sorted(map(str, tasks)) == sorted(2 * [str(task) for task in range(16)])
 

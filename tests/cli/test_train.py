@@ -92,6 +92,21 @@ def test_an_unsafe_name_is_refused_with_a_safe_one(train: Relax, name: str) -> N
     assert runs() == []
 
 
+@pytest.mark.parametrize("place", ["my.py", "my.py/below", "/proc/x"])
+def test_a_folder_of_runs_that_cannot_be_made_is_one_line(train: Relax, place: str) -> None:
+    ended = train("--runs-dir", place)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.message.startswith(f"relax: runs_dir: no folder can be made in {place!r}: ")
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
+def test_an_address_that_is_not_of_this_machine_is_one_line_and_leaves_no_run(train: Relax, host: str) -> None:
+    ended = train("--set", "publication.service=true", "--set", f"publication.host={host}")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.message.startswith(f"relax: publication.host: {host!r} is no address to listen on here: ")
+    assert not os.listdir("runs")
+
+
 def test_the_name_of_an_existing_run_is_refused_and_the_run_stays_as_it_is(train: Relax) -> None:
     assert train("--name", "mine").code == 0
     before = {path: path.read_bytes() for path in (RUNS / "mine").rglob("*") if path.is_file()}
@@ -230,6 +245,15 @@ def test_a_failing_reward_ends_the_run_and_says_where(train: Relax, body: str, m
     assert re.match(rf"relax: reward bad\.py:score, task \d+:? {message}", ended.message), ended.message
     assert summary()["status"] == "failed"
     assert summary()["trained"] == 0
+
+
+def test_a_secret_that_an_error_quotes_is_not_written_down(train: Relax, relax: Relax) -> None:
+    body = "raise RuntimeError('401 for https://hf_secret@example.org/x?sig=hf_secret, Bearer hf_secret')"
+    assert train("--name", "mine", reward=write_reward(body)).code == 1
+    assert relax("report", "mine").code == 0
+    events = (RUNS / "mine" / "events.jsonl").read_text()
+    assert "401 for https://***@example.org/x?sig=*** Bearer ***" in events
+    assert not [path for path in (RUNS / "mine").rglob("*") if path.is_file() and b"hf_secret" in path.read_bytes()]
 
 
 def test_one_abstention_is_counted_and_the_others_are_trained(train: Relax) -> None:

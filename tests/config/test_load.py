@@ -165,6 +165,8 @@ def test_a_value_of_the_wrong_type_is_one_line_in_plain_words(document: dict[str
         ("sampling.top_p=1.5", "sampling.top_p: 1.5 is more than 1.0, the most allowed"),
         ("sampling.top_p=0", "sampling.top_p: 0 is not greater than 0.0"),
         ("sampling.stop=END", 'sampling.stop: "END" is not a list'),
+        ('sampling.stop=[a, ""]', 'sampling.stop.1: "" is shorter than 1, the least length allowed'),
+        ('eval.sampling.stop=[""]', 'eval.sampling.stop.0: "" is shorter than 1, the least length allowed'),
         ("sampling.stop_token_ids=[1, x]", 'sampling.stop_token_ids.1: "x" is not a whole number'),
         ("batch=8", "batch: 8 is not a mapping"),
         ("model.trust_remote_code=yes", 'model.trust_remote_code: "yes" is neither true nor false'),

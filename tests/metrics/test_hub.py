@@ -265,6 +265,14 @@ def test_what_comes_after_close_is_counted(run: RunInfo) -> None:
     assert sink.calls == [("start", "run"), ("close",)]
 
 
+def test_events_tell_no_secrets(run: RunInfo) -> None:
+    sink = Recorder()
+    hub = MetricHub({"recorder": sink}, run)
+    hub.event("failed", "https://abc@example.org")
+    hub.close()
+    assert sink.events() == [("failed", "https://***@example.org")]
+
+
 def test_a_step_that_goes_back_is_kept_as_an_event(run: RunInfo) -> None:
     sink = Recorder()
     hub = MetricHub({"recorder": sink}, run)
