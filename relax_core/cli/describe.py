@@ -47,7 +47,7 @@ def _teacher(run: RunSections) -> str:
 
 def _admission(run: RunSections) -> str:
     """How many groups may be on their way, and what becomes of those that get too old on it."""
-    admission = Admission(run.batch.tasks, run.max_staleness, run.rollout.surplus)
+    admission = Admission(run.batch.tasks, run.batches_ahead, run.rollout.surplus)
     surplus = f" + {admission.surplus} surplus" if admission.surplus else ""
     stale = {"drop": "dropped", "keep": "trained on all the same", "reweight": "trained on with a smaller weight"}
     return (

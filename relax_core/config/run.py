@@ -330,3 +330,9 @@ class RunSections(Config):
     probe: ProbeConfig = ProbeConfig()
     timeouts: TimeoutConfig = TimeoutConfig()
     serve: ServeConfig = ServeConfig()
+
+    @property
+    def batches_ahead(self) -> int:
+        """How many batches may be generated before the one that is trained next is: none where roles take turns, as
+        what is left over for a later turn is already behind."""
+        return 0 if self.mode == "colocate" else self.max_staleness

@@ -218,6 +218,7 @@ class Run(ABC):
             epochs=epochs,
             needed=None if epochs else groups_needed(updates, batch),
             staleness=Staleness(run.max_staleness, run.on_stale, session.publisher.republished),
+            batches_ahead=run.batches_ahead,
             max_prompt_tokens=run.prompt.max_tokens,
             generation_timeout=run.timeouts.generation,
             version=lambda: session.publisher.version,

@@ -57,8 +57,9 @@ class StageParts:
     """What a stage is made of; engine, scorer and frozen models only where the plan has their roles.
 
     ``accelerated`` says that models are on a device whose memory is its own; ``record`` stores batches, one of so
-    many; ``spans`` stores what the roles did when; ``publications`` are what ``publish`` leaves going on beside
-    training, where it does; ``device`` is where engine and trainer have their memory.
+    many; ``spans`` stores what the roles did when; ``batches_ahead`` may be generated beyond the next one;
+    ``publications`` are what ``publish`` leaves going on beside training, where it does; ``device`` is where engine and
+    trainer have their memory.
     """
 
     plan: Plan
@@ -76,6 +77,7 @@ class StageParts:
     epochs: int | None
     needed: int | None
     staleness: Staleness
+    batches_ahead: int
     max_prompt_tokens: int | None
     generation_timeout: float
     version: Callable[[], int]
@@ -100,7 +102,7 @@ class Stage:
 
     def __init__(self, parts: StageParts) -> None:
         self.parts = parts
-        admission = Admission(parts.batch.tasks, parts.staleness.bound, parts.rollout.surplus)
+        admission = Admission(parts.batch.tasks, parts.batches_ahead, parts.rollout.surplus)
         self.batches = BatchLog(parts.ledger)
         self.source = Source(
             parts.dataset, parts.seed, parts.ledger, admission, parts.epochs, parts.needed, self._in_publication

@@ -238,6 +238,13 @@ def test_surplus_groups_in_colocate_are_trained_although_they_are_old(run: Run, 
             np.testing.assert_allclose(scale, 1 / (lag + 1))
 
 
+@pytest.mark.parametrize("rows", [8, 64], ids=["one after the other", "all at once"])
+def test_surplus_groups_in_colocate_are_not_too_old_within_a_batch_more(run: Run, rows: int) -> None:
+    finished = run("bounded", *SURPLUS, f"engine.max_batch_rows={rows}", "max_staleness=1", "updates=8")
+    assert finished.summary["dropped"] == 0
+    assert set(lags(finished)) == {0, 1}
+
+
 def test_surplus_groups_in_colocate_are_trained_on_their_newest_tokens(run: Run) -> None:
     finished = run("newest", *SURPLUS, "rollout.mask_older_tokens=true", "updates=6")
     tables = [record.table for record in finished.batches()]

@@ -108,6 +108,7 @@ class Process:
                 epochs=1,
                 needed=None,
                 staleness=Staleness(1, "keep", self.republished),
+                batches_ahead=1,
                 max_prompt_tokens=None,
                 generation_timeout=DEADLINE,
                 version=lambda: self.version,

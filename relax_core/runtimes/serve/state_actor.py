@@ -25,7 +25,7 @@ class StateActor(RunState):
         counted: list[tuple[str, int]] = []
         context = assignment.context(lambda name, amount: counted.append((name, amount)))
         dataset = FiledMedia(assignment.config.dataset.build(context), context.directory)
-        admission = Admission(run.batch.tasks, run.max_staleness, run.rollout.surplus)
+        admission = Admission(run.batch.tasks, run.batches_ahead, run.rollout.surplus)
         needed = None if run.epochs else groups_needed(assignment.updates, run.batch)
         source = Source(dataset, assignment.seed, ledger, admission, run.epochs, needed, self.in_publication)
         intervals = (run.eval.every if run.eval else 0, run.checkpoint.every)
