@@ -36,7 +36,7 @@ class TrainerPoint:
     Args:
         update: Number of that update; 0 before the first.
         policy: What the ranks load; ``None``: nothing but the model that the stage began with.
-        version: Under which these weights are published; ``None``: they are the last that were.
+        version: Under which these weights are published; ``None``: the stage begins with them.
         made: The results of the last batch's updates, for a front that has not heard of them.
     """
 
@@ -106,10 +106,8 @@ class TrainerPoints:
 
 
 def _point(update: int, policy: Path, state: Mapping[str, Any]) -> TrainerPoint:
-    """A checkpoint's weights were published before it was written; only recovery points hold updates."""
-    if "made" not in state:
-        return TrainerPoint(update, policy)
-    return TrainerPoint(update, policy, state["version"], state["made"])
+    """From a recovery point, or from a checkpoint of the run, which holds no updates: a front has heard of them."""
+    return TrainerPoint(update, policy, state["version"], state.get("made", ()))
 
 
 class Boundaries:
