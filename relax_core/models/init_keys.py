@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, modeling_utils
 
 from relax_core.api.errors import ConfigError
 from relax_core.config.problems import Key, dotted
 from relax_core.config.validation import unknown_key
 
-OPTIONAL = re.compile(r'getattr\((?:self\.)?config,\s*"(\w+)"')
+OPTIONAL = re.compile(r'(?:getattr|hasattr)\((?:self\.)?config,\s*"(\w+)"')
 """How a model's code reads a key that its configuration does not declare, such as `head_dim` of Qwen2."""
 
 
@@ -43,6 +43,7 @@ def _parts(config: PreTrainedConfig) -> Iterator[tuple[str, PreTrainedConfig]]:
 
 
 def _optional(kind: type[PreTrainedConfig]) -> set[str]:
-    """Keys that the models beside a class of configurations read where they are given."""
+    """Keys that all models, and those beside a class of configurations, read where they are given."""
     models = Path(inspect.getfile(kind)).parent.glob("modeling_*.py")
-    return {key for path in models for key in OPTIONAL.findall(path.read_text(encoding="utf-8"))}
+    files = [Path(modeling_utils.__file__), *models]
+    return {key for path in files for key in OPTIONAL.findall(path.read_text(encoding="utf-8"))}
