@@ -87,3 +87,10 @@ def test_tensors_that_share_memory_are_stored_apart(tmp_path: Path) -> None:
     stored = store(publication, tmp_path)
     (bucket,) = stored
     assert torch.equal(bucket["weight"], bucket["weight.more"])
+
+
+async def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    sync = DiskWeightSync(DiskWeightSyncConfig(directory=tmp_path / "file"), context(tmp_path))
+    with pytest.raises(WeightSyncError, match=rf"version 1 cannot be written to '{tmp_path}/file/relax-test'"):
+        await sync.stage(publication_of(torch.nn.Linear(2, 2), 1))

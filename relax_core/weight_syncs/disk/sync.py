@@ -4,8 +4,11 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from relax_core.api.context import Context
 from relax_core.api.engine import Engine
+from relax_core.api.errors import WeightSyncError
 from relax_core.api.weights import Acknowledgement, Publication, WeightSync
 from relax_core.weight_syncs.disk.config import DiskWeightSyncConfig
 from relax_core.weight_syncs.disk.publications import keep, kept, remove, store
@@ -25,7 +28,13 @@ class DiskWeightSync(WeightSync):
         self._kept: list[Publication] = []
 
     async def stage(self, publication: Publication) -> Publication:
-        stored = await asyncio.to_thread(store, publication, self.directory)
+        try:
+            stored = await asyncio.to_thread(store, publication, self.directory)
+        except (OSError, SafetensorError) as error:
+            version = publication.manifest.version
+            raise WeightSyncError(
+                f"weight_sync: version {version} cannot be written to {str(self.directory)!r}: {error}"
+            ) from error
         return Publication(publication.manifest, stored)
 
     async def send(
