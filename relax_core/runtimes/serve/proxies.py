@@ -155,7 +155,7 @@ class RemoteBatches:
 
     def begin(self, groups: Sequence[int], counters: Mapping[str, int | float]) -> None:
         while not self._state("begin", groups, counters, HELD_SECONDS, wait=HELD_SECONDS):
-            pass  # an evaluation or a checkpoint goes on, which have deadlines of their own
+            pass  # an evaluation or a checkpoint goes on, with deadlines of its own; or the run ends, and this process
 
     def finish(self, counters: Mapping[str, int | float]) -> None:
         self._state("finish", counters)

@@ -179,7 +179,9 @@ class RunState:
             return int(self._batches.counters["updates"]), self._versions.last, self._versions.acknowledged
 
     def begin(self, groups: Sequence[int], counters: Mapping[str, int | float], timeout: float = 0.0) -> bool:
-        """A batch starts, unless the run is still held at the deadline; whether it has.
+        """A batch starts, unless the run is over, or still held at the deadline; whether it has.
+
+        Rows may be left after the last update: those of a run that was meant to be longer when they were generated.
 
         Raises:
             WeightSyncError: A row was sampled with weights that were never published, or are void.
@@ -187,7 +189,7 @@ class RunState:
         with self._changed:
             for group in groups:
                 self._versions.check(group, self._sampled.get(group, ()))
-            free = self._changed.wait_for(lambda: not self._held, timeout)
+            free = self._changed.wait_for(lambda: not (self._held or self._over), timeout)
             if free:
                 self._batches.begin(groups, counters)
             return free

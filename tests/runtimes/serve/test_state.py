@@ -66,13 +66,14 @@ def test_the_source_is_held_from_the_batch_on_until_its_evaluation_is_done() -> 
     assert len(waiting[0]) == 2, "whoever waits is woken"
 
 
-def test_after_the_last_update_nothing_is_issued() -> None:
+def test_after_the_last_update_nothing_is_issued_or_begun() -> None:
     state = make(updates=2)
     batch(state, 1)
     batch(state, 2)
     assert state.admitted(600.0) == ([], True)
     assert state.counts() == {"issued": 4, "trained": 4, "dropped": 0, "pending": 0}
     assert kinds(state) == ["batch", "done"]
+    assert not state.begin([9], COUNTERS, 0.0), "rows of a run that was meant to be longer"
 
 
 def test_too_many_drops_end_the_run() -> None:
