@@ -98,6 +98,7 @@ class Bench:
             epochs=None,
             needed=case.batches * case.tasks,
             staleness=Staleness(mode.staleness),
+            batches_ahead=mode.staleness,
             max_prompt_tokens=None,
             generation_timeout=600.0,
             version=lambda: self.engine.version,
