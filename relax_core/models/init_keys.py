@@ -3,8 +3,9 @@ know."""
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedConfig, modeling_utils
 
@@ -16,30 +17,26 @@ OPTIONAL = re.compile(r'(?:getattr|hasattr)\((?:self\.)?config,\s*"(\w+)"')
 """How a model's code reads a key that its configuration does not declare, such as `head_dim` of Qwen2."""
 
 
-def require_known_keys(config: PreTrainedConfig, at: Key) -> None:
+def require_known_keys(given: Mapping[str, Any], config: PreTrainedConfig, at: Key) -> None:
     """Compares what a configuration was given with what its class, and those of its parts, know.
 
     Args:
-        config: As it was built.
+        given: The section.
+        config: As transformers has built it: what it knows under another name is not kept under this one.
         at: Where the section stands, for messages.
 
     Raises:
         ConfigError: A key is unknown; names it and the nearest one.
     """
     usual = type(config)()
-    for name in vars(config).keys() - {*dir(usual), *_optional(type(config))}:
-        known = [key for key in (*vars(usual), *config.attribute_map) if not key.startswith("_")]
-        place = (*at, name)
-        raise ConfigError(f"{dotted(place)}: {unknown_key(place, getattr(config, name), known)}")
-    for name, part in _parts(config):
-        require_known_keys(part, (*at, name))
-
-
-def _parts(config: PreTrainedConfig) -> Iterator[tuple[str, PreTrainedConfig]]:
-    for name in config.sub_configs:
-        part = getattr(config, name, None)
-        if isinstance(part, PreTrainedConfig):
-            yield name, part
+    effective = {*dir(usual), *_optional(type(config)), *(getattr(config, "rope_parameters", None) or ())}
+    for name, value in given.items():
+        place, part = (*at, name), getattr(config, name, None)
+        if isinstance(value, Mapping) and isinstance(part, PreTrainedConfig):
+            require_known_keys(value, part, place)
+        elif name in vars(config) and name not in effective:
+            known = [key for key in (*vars(usual), *config.attribute_map) if not key.startswith("_")]
+            raise ConfigError(f"{dotted(place)}: {unknown_key(place, value, known)}")
 
 
 def _optional(kind: type[PreTrainedConfig]) -> set[str]:

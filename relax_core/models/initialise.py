@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,10 @@ def _configuration(arguments: dict[str, Any], pieces: Any) -> Any:
         nearest = did_you_mean(str(model_type), CONFIG_MAPPING)
         raise ConfigError(f"model.init.model_type: transformers knows no {model_type!r}{nearest}")
     try:
-        config = AutoConfig.for_model(model_type, **arguments)
+        config = AutoConfig.for_model(model_type, **deepcopy(arguments))  # which takes parts of it to pieces
     except (StrictDataclassError, ValueError) as error:
         raise ConfigError(f"model.init: {' '.join(str(error).split())}") from error
-    require_known_keys(config, ("model", "init"))
+    require_known_keys(arguments, config, ("model", "init"))
     text = config.get_text_config(decoder=True)
     text.vocab_size = max(len(pieces), {**arguments, **arguments.get("text_config", {})}.get("vocab_size", 0))
     for part in (config, text):

@@ -1,11 +1,14 @@
 """A misspelt key of a model with random weights is refused: transformers would build another model."""
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoConfig
 
 from relax_core.api.errors import ConfigError
+from relax_core.models.init_keys import require_known_keys
 from relax_core.models.initialise import initialise_model
 from relax_core.testing.models import TINY_MEDIA, TINY_QWEN3
 
@@ -67,3 +70,16 @@ def test_a_value_that_transformers_refuses_is_one_line(tmp_path: Path, wrong: di
 )
 def test_whatever_transformers_makes_use_of_is_taken(tmp_path: Path, config: dict[str, Any]) -> None:
     assert (initialise_model(tmp_path, config, "bytes", 0) / "config.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("model_type", "given"),
+    [
+        *((name, {}) for name in ("paligemma", "llava", "mistral3", "t5gemma")),
+        ("llava", {"text_config": {"model_type": "llama", "num_hidden_layers": 1}}),
+        *((name, {"partial_rotary_factor": 0.25}) for name in ("llama", "phi3", "stablelm")),
+        ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
+    ],
+)
+def test_what_transformers_sets_of_its_own_accord_is_nobodys_mistake(model_type: str, given: dict[str, Any]) -> None:
+    require_known_keys(given, AutoConfig.for_model(model_type, **deepcopy(given)), ("model", "init"))
