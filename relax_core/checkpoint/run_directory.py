@@ -87,12 +87,17 @@ class RunDirectory:
         """Writes ``config.yaml`` and ``versions.json``, once; where a resumed run has another configuration or other
         versions than before, the former files are kept as ``config.1.yaml``, ….
 
-        To be called when the first thing is made with them: a resume that is refused changes nothing.
+        To be called when nothing can refuse them any more: a resume that is refused changes nothing.
         """
         if self._unstored is not None:
             _write_kept(self.path / CONFIG, dump_yaml(self._unstored))
             _write_kept(self.path / VERSIONS, json.dumps(installed_versions(), indent=1))
             self._unstored = None
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether there is a configuration that :meth:`store_config` has not written yet."""
+        return self._unstored is not None
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -146,8 +151,10 @@ class RunDirectory:
         return ledger
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Writes ``summary.json`` at once and whole; ``ValueError`` for a number that is not finite."""
-        write_atomically(self.path / SUMMARY, json.dumps(summary, indent=1, allow_nan=False))
+        """Writes ``summary.json`` at once and whole, and when in ``ended``, Unix seconds; ``ValueError`` for a number
+        that is not finite."""
+        ended = {**summary, "ended": time.time()}
+        write_atomically(self.path / SUMMARY, json.dumps(ended, indent=1, allow_nan=False))
 
 
 def default_run_name(runs_dir: Path, config_file: Path) -> str:

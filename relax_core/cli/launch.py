@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -72,7 +73,8 @@ def launch(
                 run.discard()
             raise
         except KeyboardInterrupt:
-            print(f"relax: interrupted{_way_on(run, runtime, ray_address)}", file=sys.stderr)
+            again = overrides if run.is_changed else []
+            print(f"relax: interrupted{_way_on(run, runtime, ray_address, again)}", file=sys.stderr)
             if resume is None and not run.started:
                 run.discard()
             sys.exit(INTERRUPTED)
@@ -95,14 +97,15 @@ def _run(
     return run_local(config, run, checkpoint)
 
 
-def _way_on(run: RunDirectory, runtime: str, ray_address: str | None) -> str:
-    """How an interrupted run goes on, if it can."""
+def _way_on(run: RunDirectory, runtime: str, ray_address: str | None, overrides: Sequence[str]) -> str:
+    """How an interrupted run goes on, if it can; with overrides that are not stored."""
     if not run.started:
         return ""
     elsewhere = "" if run.path.parent == RUNS else f" --runs-dir {run.path.parent}"
     other = "" if runtime == RUNTIMES[0] else f" --runtime {runtime}"
     cluster = "" if ray_address is None else f" --ray-address {ray_address}"
-    return f"; go on with: relax train --resume {run.run_id}{elsewhere}{other}{cluster}"
+    settings = "".join(f" --set {shlex.quote(override)}" for override in overrides)
+    return f"; go on with: relax train --resume {run.run_id}{elsewhere}{other}{cluster}{settings}"
 
 
 def _defaults(file: Path | None, base: Mapping[str, Any] | None, runtime: str, ray_address: str | None) -> list[str]:

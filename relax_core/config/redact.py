@@ -11,17 +11,19 @@ REDACTED: Final = "***"
 _SECRET_WORDS: Final = re.compile(
     r"(^|_)(auth|authorization|bearer|cookie|credentials?|passphrase|passwd|passwords?|secrets?)(_|$)"
 )
-_SECRET_ENDINGS: Final = re.compile(r"(^|_)((api|access|private|secret|account|signing)_?keys?|token|sig|signature)$")
+_SECRET_ENDINGS: Final = re.compile(r"(^|_)((api|access|private|secret|account|signing)_?keys?|token)$")
 _VOCABULARY_TOKEN: Final = re.compile(
     r"(^|_)(bos|eos|pad|unk|sep|cls|mask|stop|start|end|first|last|next|new|special|image|video|audio|vision|per|of)"
     r"_token$"
 )
-_USER_IN_URL: Final = re.compile(r"(?<=://)([^/\s@:]*:[^/\s]*|[^/\s@?#]+)(?=@)")
-_HEADER: Final = re.compile(r"([A-Za-z][\w-]*):[ \t]*\S.*", re.DOTALL)
+_USER_IN_URL: Final = re.compile(r"(?<=://)[^/\s@:]*:[^/\s]*(?=@)")
+_TOKEN_IN_URL: Final = re.compile(r"\b((?:https?|wss?|ssh|git|git\+https?)://)[^/\s@:?#]+(?=@)")
+_SIGNATURE: Final = re.compile(r"([?&](?:[\w-]*-)?sig(?:nature)?=)[^&\s]+", re.IGNORECASE)
+_HEADER: Final = re.compile(r"([A-Za-z][\w-]*):[ \t]*\S+")
 _AUTHORIZATION: Final = re.compile(
-    r"""\b(authorization["']?\s*[:=]\s*["']?)((?:bearer|basic|digest|negotiate|token)\s+)?[^\s"',]+""", re.IGNORECASE
+    r"""\b(authorization["']?\s*[:=]\s*["']?)(?:bearer|basic|digest|negotiate|token)\s+[^\s"',]+""", re.IGNORECASE
 )
-_BEARER: Final = re.compile(r"\b(Bearer\s+)[^\s\"',]+")
+_BEARER: Final = re.compile(r"""\b(Bearer\s+)(?=[^\s"',]*\d|[^\s"',]{16})[^\s"',]+""")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z][\w-]*)=([^&\s]+)")
 
 
@@ -59,9 +61,9 @@ def _under(key: str, value: Any) -> Any:
 def redacted_text(text: str) -> str:
     """A text with ``***`` for its secrets.
 
-    These are the user in a URL, ``scheme://user:password@host`` or ``scheme://token@host``; ``key=value`` with a secret
-    key, as in URLs and arguments; what follows ``Authorization`` or ``Bearer``; and a header, ``key: value``, that is
-    the whole text and has a secret key.
+    These are the user in a URL, ``scheme://user:password@host`` or ``https://token@host``, and its signature;
+    ``key=value`` with a secret key, as in URLs and arguments; what follows ``Authorization`` and its scheme, or
+    ``Bearer`` where it looks like a token; and a header, ``key: value``, that is the whole text and has a secret key.
     """
     header = _HEADER.fullmatch(text)
     if header is not None and is_secret_key(header[1]):
@@ -71,6 +73,6 @@ def redacted_text(text: str) -> str:
         return f"{match[1]}={REDACTED}" if is_secret_key(match[1]) else match[0]
 
     text = _USER_IN_URL.sub(REDACTED, text)
-    for named in (_AUTHORIZATION, _BEARER):
+    for named in (_TOKEN_IN_URL, _SIGNATURE, _AUTHORIZATION, _BEARER):
         text = named.sub(rf"\1{REDACTED}", text)
     return _ASSIGNMENT.sub(assignment, text)

@@ -1,6 +1,7 @@
 """What a run's folder holds, as far as it is there: the run may still be going, or may have been killed."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,9 +10,6 @@ from relax_core.api.errors import RelaxError
 from relax_core.checkpoint.run_directory import SUMMARY
 
 Item = TypeVar("Item")
-
-FILE_TIME_SECONDS = 1.0
-"""File systems round the time of a file; a resumed run needs longer until its first numbers."""
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -48,10 +46,8 @@ def read_summary(run: Path, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any
     Raises:
         RelaxError: The file holds something else.
     """
-    path = run / SUMMARY
-    if not path.exists() or (lines and lines[-1]["time"] > path.stat().st_mtime + FILE_TIME_SECONDS):
-        return {}
-    return read_object(path)
+    summary = read_object(run / SUMMARY)
+    return {} if lines and lines[-1]["time"] > summary.get("ended", math.inf) else summary
 
 
 def evenly(items: Sequence[Item], most: int) -> list[Item]:

@@ -63,6 +63,7 @@ class LocalRun(Run):
             config.run.epochs,
             frozen,
         )
+        self.directory.store_config()
         if self.checkpoint is None:
             self.stage = stage
             await stage.parts.device.for_engines()

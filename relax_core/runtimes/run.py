@@ -343,7 +343,6 @@ class Run(ABC):
         facts: StageFacts,
         rows: Mapping[str, Any] | None = None,
     ) -> None:
-        self.directory.store_config()
         record, counters = self.record.state(self.clock, facts), self.hub.counters()
         state = {"version": version, "stage": stage, "record": record, "counters": counters}
         path = self.store.write(update, self._save_policy, state, rows)

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -123,7 +124,9 @@ def test_ledger_and_summary_are_in_the_folder(tmp_path: Path) -> None:
     run.write_summary({"reward": 0.5})
     with pytest.raises(ValueError):
         run.write_summary({"reward": float("nan")})
-    assert json.loads((run.path / "summary.json").read_text()) == {"reward": 0.5}
+    summary = json.loads((run.path / "summary.json").read_text())
+    assert summary.pop("ended") <= time.time()
+    assert summary == {"reward": 0.5}
     assert run.checkpoints.parent == run.path
 
 

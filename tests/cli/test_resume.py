@@ -197,6 +197,13 @@ def test_a_resume_that_is_refused_while_it_starts_leaves_the_configuration(train
     assert json.loads(relax("train", "--resume", "mine").out)["updates"] == 2
 
 
+def test_a_resume_that_fails_before_its_first_update_goes_on_with_its_settings(train: Relax, relax: Relax) -> None:
+    assert train("--name", "mine").code == 0
+    failed = relax("train", "--resume", "mine", "--set", "epochs=2", "--set", "timeouts.generation=0.001")
+    assert failed.code == 1
+    assert read_document(Path("runs/mine/config.yaml"))["epochs"] == 2
+
+
 def test_a_run_that_another_process_trains_is_left_alone(train: Relax, relax: Relax) -> None:
     assert train("--name", "mine").code == 0
     with RunDirectory(Path("runs/mine")).held():

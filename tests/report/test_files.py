@@ -1,6 +1,6 @@
 """Files of a run that is going on, was killed, or is damaged."""
 
-import os
+import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -36,12 +36,11 @@ def test_a_summary_that_is_not_there_is_empty(tmp_path: Path) -> None:
 
 def test_a_summary_counts_until_a_later_sitting_tells_numbers(tmp_path: Path) -> None:
     assert read_summary(tmp_path, [{"time": 99.0}]) == {}
-    path = tmp_path / "summary.json"
-    path.write_text('{"updates": 3}')
-    os.utime(path, (100.0, 100.0))
-    for lines in ([], [{"time": 99.0}], [{"time": 100.01}]):
-        assert read_summary(tmp_path, lines) == {"updates": 3}, "times of files are rounded"
-    assert read_summary(tmp_path, [{"time": 99.0}, {"time": 107.0}]) == {}
+    summary = {"updates": 3, "ended": 100.0}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    for lines in ([], [{"time": 99.0}], [{"time": 100.0}]):
+        assert read_summary(tmp_path, lines) == summary
+    assert read_summary(tmp_path, [{"time": 99.0}, {"time": 100.01}]) == {}
 
 
 @given(st.integers(0, 200), st.integers(1, 50))

@@ -175,7 +175,7 @@ def test_a_server_that_can_open_nothing_more_serves_whom_it_has(transport: ShmTr
     assert transport.depth()["groups"] == 1
     resource.prlimit(server, resource.RLIMIT_NOFILE, (opened + 3, most))
     assert transport.depth()["groups"] == 1
-    assert impatient().depth()["groups"] == 1, "where there is room again, it answers whoever comes"
+    assert end(tmp_path).depth()["groups"] == 1, "where there is room again, it answers whoever comes"
 
 
 def test_rows_outlive_the_process_that_wrote_them_and_its_memory_does_not(

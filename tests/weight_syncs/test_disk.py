@@ -92,5 +92,16 @@ def test_tensors_that_share_memory_are_stored_apart(tmp_path: Path) -> None:
 async def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     sync = DiskWeightSync(DiskWeightSyncConfig(directory=tmp_path / "file"), context(tmp_path))
-    with pytest.raises(WeightSyncError, match=rf"version 1 cannot be written to '{tmp_path}/file/relax-test'"):
+    with pytest.raises(WeightSyncError, match=rf"version 1 cannot be written to '{tmp_path}/file/relax-test-\w+'"):
         await sync.stage(publication_of(torch.nn.Linear(2, 2), 1))
+    await sync.close()
+
+
+async def test_runs_of_one_name_do_not_meet(tmp_path: Path) -> None:
+    config = DiskWeightSyncConfig(directory=tmp_path / "shared")
+    one, other = (DiskWeightSync(config, context(tmp_path / name)) for name in ("a", "b"))
+    await deliver(one, publication_of(torch.nn.Linear(2, 2), 1), [Taker()])
+    assert other.newest() is None
+    await other.close()
+    newest = one.newest()
+    assert newest is not None and newest.manifest.version == 1

@@ -88,7 +88,7 @@ async def test_a_sitting_begins_without_what_the_one_before_had_published(killed
 
 async def test_publications_in_a_folder_of_their_own_go_too(killed: Any, tmp_path: Path) -> None:
     config, directory = killed({"name": "disk", "directory": str(tmp_path / "elsewhere")})
-    assert list((tmp_path / "elsewhere" / "relax-run").glob("version-*"))
+    assert list((tmp_path / "elsewhere").glob("relax-run-*/version-*"))
     await Sitting(config, directory, None).run()
     assert not list((tmp_path / "elsewhere").iterdir())
 

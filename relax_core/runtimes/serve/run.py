@@ -163,6 +163,7 @@ class ServeRun(Run):
             stack.push_async_callback(engine.close)
             check_capabilities(engine, self.plan, self.config)
             self.evaluators = await open_evaluators(self.builder, engine, prompts, None, stack)
+        self.directory.store_config()
         # With the version that engines have now: whoever goes back to here publishes another.
         self._boundaries = Boundaries(Boundary(self._points.start.update, False, state("checkpoint")))
         if self.checkpoint is None:
@@ -286,10 +287,9 @@ class ServeRun(Run):
                 if kind == "done":
                     break
                 await self._hear(kind, arguments)
-            kinds = {record.kind for record in records}
-            if self._interrupt.asked and ("boundary" in kinds or not await self._is_training()):
+            if self._interrupt.asked and not await self._is_training():
                 return
-            if "done" in kinds:
+            if "done" in {record.kind for record in records}:
                 await self._finish()
                 return
             if records:
@@ -298,6 +298,8 @@ class ServeRun(Run):
                 raise DeadlineExceeded(f"nothing has moved for {patience:g} s: {self._state('counts')}")
 
     async def _is_training(self) -> bool:
+        """Whether a batch is in training, after which none will begin."""
+        await self._state.ask("close")
         begun, *_ = await self._state.ask("batches")
         return bool(begun)
 
@@ -338,7 +340,8 @@ class ServeRun(Run):
         if not held or self._interrupt.asked:
             return
         await self._look_at_policy(update)
-        self._state("go_on")
+        if not self._interrupt.asked:
+            self._state("go_on")
 
     async def _look_at_policy(self, update: int) -> None:
         if update <= self.record.looked_at:
@@ -361,6 +364,7 @@ class ServeRun(Run):
         self._evaluating = True
         try:
             self.record.evaluated(await self._evaluate("eval", update), update)
+            self.record.looked_at = update
         finally:
             self._evaluating = False
 

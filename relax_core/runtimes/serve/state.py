@@ -59,7 +59,7 @@ class RunState:
         self._serve = serve
         self._changed = threading.Condition(threading.RLock())
         self._records: deque[Record] = deque()
-        self._held = self._over = False
+        self._held = self._over = self._closed = False
         self._moves = 0
         self._dropped: set[int] = set()
         self._reported = 0
@@ -117,6 +117,8 @@ class RunState:
             return self._changed.wait_for(self._generation_over, timeout)
 
     def _generation_over(self) -> bool:
+        if self._held:  # engines evaluate
+            return False
         return self._over or self._source.complete or "issued" not in self._ledger.pending.values()
 
     def grows(self, groups: int) -> bool:
@@ -179,7 +181,7 @@ class RunState:
             return int(self._batches.counters["updates"]), self._versions.last, self._versions.acknowledged
 
     def begin(self, groups: Sequence[int], counters: Mapping[str, int | float], timeout: float = 0.0) -> bool:
-        """A batch starts, unless the run is over, or still held at the deadline; whether it has.
+        """A batch starts, unless the run is over, interrupted, or still held at the deadline; whether it has.
 
         Rows may be left after the last update: those of a run that was meant to be longer when they were generated.
 
@@ -189,10 +191,15 @@ class RunState:
         with self._changed:
             for group in groups:
                 self._versions.check(group, self._sampled.get(group, ()))
-            free = self._changed.wait_for(lambda: not (self._held or self._over), timeout)
+            free = self._changed.wait_for(lambda: not (self._held or self._over or self._closed), timeout)
             if free:
                 self._batches.begin(groups, counters)
             return free
+
+    def close(self) -> None:
+        """The run is interrupted: no batch begins any more."""
+        with self._changed:
+            self._closed = True
 
     def finish(self, counters: Mapping[str, int | float]) -> None:
         """The batch that was begun is trained and published."""

@@ -1,7 +1,6 @@
 """Broadcasts each publication, bucket by bucket, from the trainer's first rank to the engines' processes."""
 
 import asyncio
-import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -23,6 +22,9 @@ from relax_core.weights.client import newest_of
 from relax_core.weights.exchange import exchange
 from relax_core.weights.manifest import in_place
 from relax_core.weights.shared_memory import PlacedBucket, lay_out, placed
+
+CONNECT_SECONDS = 20.0
+"""In which this process reaches itself at the address that engines are told."""
 
 T = TypeVar("T")
 
@@ -102,13 +104,13 @@ class CollectiveWeightSync(WeightSync):
     async def _meet(self, members: tuple[str, ...], timeout: float) -> Meeting:
         """The group's meeting: the present one, as long as nobody failed and the members are the same."""
         if self._store is None:
-            # On a thread: neither a name nor an address of another host is refused at once.
+            # On a thread: neither a name nor an address that is not this host's is refused at once.
             opening = _on_daemon_thread(lambda: self._opened(timeout))
             try:
                 self._store = await asyncio.wait_for(asyncio.wrap_future(opening), timeout)
             except (OSError, RuntimeError) as error:
                 raise WeightSyncError(
-                    f"weight_sync.host: this process cannot listen at {self._host!r}: {error}"
+                    f"weight_sync.host: this process cannot be reached at {self._host!r}: {error}"
                 ) from error
         if self._meeting is None or members != self._members:
             self._groups += 1
@@ -119,11 +121,10 @@ class CollectiveWeightSync(WeightSync):
         return self._meeting
 
     def _opened(self, timeout: float) -> dist.TCPStore:
-        socket.create_server(
-            (self._host, 0)
-        ).close()  # the store would try an address of another host until its deadline
-        wait = timedelta(seconds=timeout)
-        return dist.TCPStore(self._host, 0, is_master=True, wait_for_workers=False, timeout=wait)
+        soon = timedelta(seconds=min(timeout, CONNECT_SECONDS))
+        store = dist.TCPStore(self._host, 0, is_master=True, wait_for_workers=False, timeout=soon)
+        store.set_timeout(timedelta(seconds=timeout))
+        return store
 
     def _broadcast(self, meeting: Meeting, flat: Sequence[Flat]) -> None:
         """On a thread of its own, until every engine has everything, or the deadline."""

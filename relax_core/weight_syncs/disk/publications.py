@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,7 +78,8 @@ def kept(directory: Path) -> list[Publication]:
 
 def remove(directory: Path) -> None:
     """Removes all publications, whoever has stored them."""
-    (directory / RECORD).unlink(missing_ok=True)
+    with suppress(FileNotFoundError, NotADirectoryError):
+        (directory / RECORD).unlink()
     shutil.rmtree(directory, ignore_errors=True)
 
 

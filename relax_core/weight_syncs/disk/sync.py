@@ -1,6 +1,7 @@
 """Writes each publication into a folder; engines read it from there, also those that start later."""
 
 import asyncio
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,7 +25,9 @@ class DiskWeightSync(WeightSync):
         if config.directory is None:
             self.directory: Path = context.directory / "publications"
         else:
-            self.directory = config.directory / f"relax-{context.run_id}"
+            # Runs of one name may be in several folders.
+            place = hashlib.sha256(str(context.directory.resolve()).encode()).hexdigest()[:8]
+            self.directory = config.directory / f"relax-{context.run_id}-{place}"
         self._kept: list[Publication] = []
 
     async def stage(self, publication: Publication) -> Publication:

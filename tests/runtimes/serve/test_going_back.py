@@ -197,12 +197,15 @@ async def test_interrupted_the_controller_waits_for_the_end_of_the_batch_in_trai
 ) -> None:
     end = Record("boundary", (6, True, boundary(6, 6).stage))
     records = [[], [Record("count", ("told", 1))], [end, Record("batch", (6, True))], [Record("count", ("late", 1))]]
+    state = State(begun=(7,))
 
     async def drain(actor: Any, method: str, seconds: float) -> list[Record]:
+        if end in records[0]:
+            state.begun = ()
         return records.pop(0)
 
     monkeypatch.setattr(controller, "acall", drain)
-    begun.supervisor.state = State(begun=(7,))  # type: ignore[assignment]
+    begun.supervisor.state = state  # type: ignore[assignment]
     await begun.follow_interrupted()
     assert begun.run._boundaries.last().update == 6
     assert len(records) == 1, "and for nothing more: no evaluation, no checkpoint, no other batch"
@@ -249,12 +252,16 @@ class State:
     actor = None
 
     def __init__(self, begun: tuple[int, ...] = ()) -> None:
-        self._begun = begun
+        self.begun = begun
+        self.closed = False
 
     def __call__(self, method: str) -> dict[str, int]:
         assert method == "counts"
         return {"issued": 8, "pending": 8}
 
     async def ask(self, method: str) -> Any:
-        assert method == "batches"
-        return self._begun, (), {}
+        if method == "close":
+            self.closed = True
+            return None
+        assert method == "batches" and self.closed, "another batch might begin"
+        return self.begun, (), {}

@@ -88,6 +88,15 @@ def test_too_many_drops_end_the_run() -> None:
     )
 
 
+def test_an_interrupted_run_finishes_its_batch_and_begins_no_other() -> None:
+    state = make()
+    assert state.begin([], COUNTERS, 0.0)
+    state.close()
+    state.finish({**COUNTERS, "updates": 1})
+    assert not state.begin([], COUNTERS, 0.0)
+    assert kinds(state)[-1] == "batch"
+
+
 def test_a_stream_that_ends_untrained_is_an_error_and_one_that_ends_early_is_none() -> None:
     state = make(epochs=1)
     state.ended("actor")
