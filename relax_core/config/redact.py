@@ -23,7 +23,7 @@ _HEADER: Final = re.compile(r"([A-Za-z][\w-]*):[ \t]*\S+")
 _AUTHORIZATION: Final = re.compile(
     r"""\b(authorization["']?\s*[:=]\s*["']?)(?:bearer|basic|digest|negotiate|token)\s+[^\s"',]+""", re.IGNORECASE
 )
-_BEARER: Final = re.compile(r"""\b(Bearer\s+)(?=[^\s"',]*\d|[^\s"',]{16})[^\s"',]+""")
+_BEARER: Final = re.compile(r"""\b(Bearer\s+)(?=[^\s"',]*[\d_~+/=]|[^\s"',]{16})[^\s"',]+""")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z][\w-]*)=([^&\s]+)")
 
 
