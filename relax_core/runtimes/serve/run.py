@@ -287,7 +287,7 @@ class ServeRun(Run):
                 if kind == "done":
                     break
                 await self._hear(kind, arguments)
-            if self._interrupt.asked and not await self._is_training():
+            if self._interrupt.asked and not await self._state.ask("close"):
                 return
             if "done" in {record.kind for record in records}:
                 await self._finish()
@@ -296,12 +296,6 @@ class ServeRun(Run):
                 heard = time.monotonic()
             if time.monotonic() - heard > patience:
                 raise DeadlineExceeded(f"nothing has moved for {patience:g} s: {self._state('counts')}")
-
-    async def _is_training(self) -> bool:
-        """Whether a batch is in training, after which none will begin."""
-        await self._state.ask("close")
-        begun, *_ = await self._state.ask("batches")
-        return bool(begun)
 
     async def _finish(self) -> None:
         update = int(self._look().counters["updates"])

@@ -196,10 +196,11 @@ class RunState:
                 self._batches.begin(groups, counters)
             return free
 
-    def close(self) -> None:
-        """The run is interrupted: no batch begins any more."""
+    def close(self) -> bool:
+        """The run is interrupted: no batch begins any more. Whether one is in training."""
         with self._changed:
             self._closed = True
+            return bool(self._batches.begun)
 
     def finish(self, counters: Mapping[str, int | float]) -> None:
         """The batch that was begun is trained and published."""

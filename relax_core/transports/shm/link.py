@@ -115,7 +115,7 @@ class Link:
     def declared(self) -> Declarations:
         """What the run has declared; errors as of :meth:`call`."""
         if self._declared is None:
-            self._lives.append(self._connected(ASK))
+            self._begin()
         assert self._declared is not None
         return self._declared
 
@@ -151,9 +151,13 @@ class Link:
         return result
 
     def _line(self, use: str) -> Line:
+        self._begin()
+        return self._connected(use)
+
+    def _begin(self) -> None:
+        """Makes this process known to the server, for as long as it lives."""
         if not self._lives:
             self._lives.append(self._connected(ASK))
-        return self._connected(use)
 
     def _connected(self, use: str) -> Line:
         try:

@@ -90,9 +90,12 @@ def test_too_many_drops_end_the_run() -> None:
 
 def test_an_interrupted_run_finishes_its_batch_and_begins_no_other() -> None:
     state = make()
-    assert state.begin([], COUNTERS, 0.0)
-    state.close()
+    group = state.admitted(0.0)[0][0].group
+    state.generated(group, 1, 1, [0])
+    assert state.begin([group], COUNTERS, 0.0)
+    assert state.close(), "a batch is in training"
     state.finish({**COUNTERS, "updates": 1})
+    assert not state.close()
     assert not state.begin([], COUNTERS, 0.0)
     assert kinds(state)[-1] == "batch"
 
